@@ -106,6 +106,10 @@ struct CheckpointOptions {
   /// A save that fails when no checkpoint was saved, or gone on from, for so long ends the job with exit code 173, and it is not restarted: more work would
   /// be lost with each further step. 0: training goes on, however many saves fail.
   Duration max_age{0};
+  /// Checkpoints between steps are written while training goes on: each worker copies its part into memory of its node (as much again as the part) while it
+  /// computes the next step, and `elrun ckptd` writes it from there. One save at a time: one that comes while another is written is left out. The final checkpoint
+  /// and that of a node which leaves are waited for. Needs elrun, and memory for the copy: where one is missing saves block, and a line says so.
+  bool async = false;
 };
 
 }  // namespace elrun::inline v0

@@ -71,6 +71,7 @@ std::vector<std::uint32_t> Job::Impl::guess_my_nodes() const {
 /// `before`: whose parameters and moments are taken over.
 void Job::Impl::allocate(Impl* before, Layout layout) {
   if (before != nullptr) {
+    before->saves_.finish_copy();
     before->scopes_.let_go_of_next();
     before->reducer_ = {};  // before the new one
     state_ = std::move(before->state_);
@@ -246,6 +247,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
         finish();
         return std::nullopt;
       }
+      saves_.hear();
       if (saves_.is_due(step)) saves_.save(step, host_state());
       if (departure_.take_member_leaves()) {
         departure_.tell_agent();

@@ -49,6 +49,7 @@ struct BeginAgain {};
 class [[gnu::visibility("hidden")]] Job::Impl {
  public:
   explicit Impl(JobHost job_host);
+  ~Impl() { saves_.finish_copy(); }  // which reads the state
 
   void configure(const Plan& plan, const CheckpointOptions& checkpoint);
   UnitState& unit(std::string_view name) { return declared.add_unit(name, this); }

@@ -50,6 +50,12 @@ Result<std::optional<LossName>> begin_anew() {
       text));
 }
 
+/// Beside the socket of the agent, which listens at both.
+Path checkpoint_writer() {
+  const char* text = std::getenv("ELRUN_SOCKET");
+  return text == nullptr || *text == 0 ? Path{} : Path{text}.parent_path() / "ckptd.sock";
+}
+
 /// A program that is written for the host gets it on machines with devices, too. Where a device is asked for all the same it is refused, and learns first what is wrong
 /// with those of this machine.
 Device device_of_job(std::uint32_t local_rank, const RunOptions& options) {
@@ -114,6 +120,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
                       .arrays = arrays.get(),
                       .memory = machine_memory(),
                       .begin_anew = *anew,
+                      .checkpoint_writer = checkpoint_writer(),
                       .must_end = true},
                      program);
     return 0;

@@ -205,6 +205,7 @@ bool Job::Impl::reduce_and_vote() {
 
 /// What a decided step does to this rank's shard, whatever becomes of the generation.
 void Job::Impl::apply_decided() {
+  saves_.finish_copy();
   const Decision& decision = decided_.decision();
   if (!decision.skips()) {
     const UpdateRecord& updates = decided_.updates();

@@ -146,6 +146,7 @@ void Job::Impl::read(const UnitState& unit, std::span<const std::byte> run, std:
 
 void Job::Impl::write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run) {
   for (const Stream stream : unit.program_streams) streams_.end(stream);
+  saves_.finish_copy();
   memory().write(from, run);
   for (const Stream stream : unit.program_streams) streams_.begin(stream);
 }

@@ -98,7 +98,8 @@ void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text
                                          .every = options.every,
                                          .keep = static_cast<std::uint32_t>(options.keep),
                                          .final_wait = std::chrono::seconds{options.final_wait},
-                                         .max_age = std::chrono::seconds{options.max_age}});
+                                         .max_age = std::chrono::seconds{options.max_age},
+                                         .async = options.async});
 #ifdef GPT_ON_DEVICES
   if (job.device().kind == elrun::DeviceKind::cuda) {
     nn::DeviceEngine engine{job.stream()};

@@ -41,6 +41,8 @@ const flags::Flag<Options> table[] = {
     {"checkpoint", "DIR", &Options::checkpoint, 0, 0, "where to keep checkpoints; a job that finds one goes on from there"},
     {"every", "K", &Options::every, 0, unbounded, "steps between checkpoints; 0: only at the end"},
     {"keep", "N", &Options::keep, 2, 1 << 20, "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
+    {"async", "", &Options::async, 0, 0,
+     "write checkpoints while training goes on; takes as much memory again as a worker saves, and elrun"},
     {"final-wait", "S", &Options::final_wait, 0, 1 << 20, "seconds for which the final checkpoint is tried again when it cannot be saved"},
     {"max-age", "S", &Options::max_age, 0, 1 << 30,
      "a save that fails when no checkpoint was saved for so many seconds ends the job with 173; 0: training goes on"},

@@ -32,6 +32,7 @@ struct Options {
   std::string checkpoint;   ///< Directory; empty: none.
   std::uint64_t every = 0;  ///< Steps between checkpoints.
   std::uint64_t keep = 3;
+  bool async = false;              ///< Checkpoints are written while training goes on.
   std::uint64_t final_wait = 600;  ///< Seconds for which a final checkpoint that fails is tried again.
   std::uint64_t max_age = 0;       ///< Seconds without a new checkpoint after which a save that fails ends the job; 0: no limit.
   std::uint64_t sample = 0;        ///< Tokens to generate at the end.

@@ -96,6 +96,7 @@ void Job::Impl::settle() {
 }
 
 void Job::Impl::share() {
+  saves_.finish_copy();
   world.now(Call::meeting);
   plan_world(recovery_.nodes());
   show_to_peers();

@@ -34,11 +34,15 @@ class HostFragments {
   [[nodiscard]] Copies make() const;
   /// From the memory; waits for what its stream was given (memory.hpp).
   void read(Copies& copies) const;
+  /// One of them, to where it has room. Any thread.
+  void read(std::size_t fragment, std::span<std::byte> to) const { memory_->read(fragments_[fragment].bytes, to); }
+  [[nodiscard]] const std::vector<Fragment>& fragments() const { return fragments_; }
+  /// They are the state itself.
+  [[nodiscard]] bool on_host() const { return memory_->device().kind == DeviceKind::host; }
   /// Into the memory.
   void write(const Copies& copies) const;
 
  private:
-  [[nodiscard]] bool on_host() const { return memory_->device().kind == DeviceKind::host; }
   std::vector<Fragment> fragments_;
   Memory* memory_;
 };

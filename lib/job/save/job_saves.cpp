@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
 #include "lib/job/revoked.hpp"
@@ -16,6 +17,8 @@ namespace {
 
 constexpr Duration told_wait = 1s;      // for the store to answer what follows a word to the agent
 constexpr Duration owner_wait = 5s;     // for the store to say that this generation is the current one
+constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
+constexpr Duration final_margin = 30s;  // after the deadline of a save, for its outcome to come here
 constexpr Duration look_every = 250ms;  // at the world, and whether this node leaves, while the final save waits
 
 /// Calls `save` until it succeeds or it is no use at once; the last failure. `told` hears of those that another try follows.
@@ -31,12 +34,14 @@ std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>(
 
 void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
   if (!has_directory()) return;
-  failed_ = 0;
+  failed_ = left_out_ = 0;
   saves_.emplace(host_.files, host_.clock, host_.log, host_.session, world_, options_, std::move(saver), std::move(saved),
                  std::move(loaded));
+  if (options_.async) async_.open(*saves_);
 }
 
 std::optional<std::vector<Aux>> JobSaves::restore() {
+  if (options_.async) async_.wait_for_others();
   Saves::Loaded loaded = expect(world_, saves_->restore());
   restored_ = std::move(loaded.restored);
   safe_at_ = host_.clock.now();
@@ -62,7 +67,8 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
     return asked.ok() || away ? Result<void>{} : Result<void>{asked.failure()};
   };
   const Instant begun = host_.clock.now();
-  auto saved = saves_->save(step, host_state, still_owner);
+  // What ckptd is writing under this fence is no leftover.
+  auto saved = saves_->save(step, host_state, still_owner, !async_.is_busy());
   absence_.ended(begun);
   if (saved.ok()) {
     saved_step_ = step;
@@ -77,6 +83,7 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
 }
 
 void JobSaves::save(std::uint64_t step, const std::vector<Aux>& host_state) {
+  if (options_.async && save_aside(step, host_state)) return;
   const auto why =
       tried_at_once([&] { return try_to_save(step, host_state); },
                     [&](const Failure& f) {
@@ -91,6 +98,71 @@ void JobSaves::save(std::uint64_t step, const std::vector<Aux>& host_state) {
   const std::string newest = saved_step_ == ~std::uint64_t{0} ? std::string{"this job has saved none yet"}
                                                               : fmt::format("the newest that was saved is of step {}", saved_step_);
   host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on; {}: {}", step, newest, message(*why)));
+}
+
+/// True: this step needs no save that blocks.
+bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state) {
+  const bool leaves = departure_.member_leaves();
+  if (leaves) wait_for_async(leave_limit, step);
+  else hear();
+  const AsyncSaves::Agreed agreed = async_.agree();
+  act_on(agreed);
+  if (saved_step_ == step) return true;
+  if (leaves || !agreed.possible) return false;
+  if (agreed.busy) {
+    if (++left_out_; world_.leads())
+      host_.log.warning(fmt::format(
+          "the checkpoint of step {} is left out, for the one before it is still being written ({} so far): longer intervals would fit this storage",
+          step, left_out_));
+    return true;
+  }
+  if (!saves_->claim().ok()) {
+    if (world_.over()) revoked(world_);
+    return false;  // the save that blocks finds out why
+  }
+  async_.begin(*saves_, step, host_state);
+  return true;
+}
+
+void JobSaves::hear() {
+  if (!options_.async || !saves_) return;
+  if (const auto outcome = async_.hear(Deadline{host_.clock.now()})) take_note(*outcome);
+}
+
+/// What concerns this rank alone; the rest waits for the others (`act_on`).
+void JobSaves::take_note(const SaveOutcome& outcome) {
+  if (!outcome.failure) {
+    safe_at_ = host_.clock.now();
+    return saves_->committed_elsewhere(outcome.acknowledgement);
+  }
+  tell_of_failure(outcome.step, *outcome.failure);
+  if (world_.leads())
+    host_.log.warning(
+        fmt::format("the checkpoint of step {} could not be saved, training goes on: {}", outcome.step, message(*outcome.failure)));
+}
+
+/// The same on all ranks.
+void JobSaves::act_on(const AsyncSaves::Agreed& agreed) {
+  if (agreed.saved) {
+    saved_step_ = *agreed.saved;
+    safe_at_ = host_.clock.now();
+  }
+  if (!agreed.failed) return;
+  const Failure& why = *agreed.failed->failure;
+  if (why.code == Code::refused && why.remedy == Remedy::fix_config) throw Error{why};  // another job owns the root now
+  if (why.code == Code::not_found) saves_->lose_claim();
+  end_if_too_old(agreed.failed->step, why);
+}
+
+/// Others may have to wait for this rank meanwhile, and its agent sees that it is no hang.
+void JobSaves::wait_for_async(Duration time, std::uint64_t step) {
+  const Instant until = host_.clock.now() + time;
+  while (async_.is_busy() && host_.clock.now() < until) {
+    if (const auto outcome = async_.hear(Deadline::after(host_.clock.now(), look_every))) take_note(*outcome);
+    if (world_.over()) revoked(world_);
+    host_.session.progress({StepNumber{step}});
+  }
+  hear();
 }
 
 void JobSaves::tell_of_failure(std::uint64_t step, const Failure& why) { host_.session.save_failed(StepNumber{step}, ++failed_, why); }
@@ -114,7 +186,12 @@ void JobSaves::end_if_too_old(std::uint64_t step, const Failure& why) {
 
 /// Whoever administrates the storage has some time to make a save possible: nothing else has the state.
 void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state) {
-  if (!saves_.has_value() || saved_step_ == step) return;
+  if (!saves_.has_value()) return;
+  if (options_.async) {
+    wait_for_async(save_deadline + final_margin, step);
+    act_on(async_.agree());
+  }
+  if (saved_step_ == step) return;
   FinalSave trial{.wait = options_.final_wait};
   for (;;) {
     const auto why = tried_at_once([&] { return try_to_save(step, host_state); }, [](const Failure&) {});

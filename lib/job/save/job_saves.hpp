@@ -4,7 +4,8 @@
 /// All calls are made on all ranks in the same order, by the job's thread, and come to the same on all. A world that ends in a call leaves it
 /// by `Revoked` (revoked.hpp). A failed save is logged and training goes on; the final one is tried again for `CheckpointOptions::final_wait`,
 /// because nothing else holds the state; a newer job on the same root ends this one at once. A save that fails when nothing was saved for
-/// `CheckpointOptions::max_age` ends the job by `CheckpointTooOld`. The agent hears of each failed save.
+/// `CheckpointOptions::max_age` ends the job by `CheckpointTooOld`. The agent hears of each failed save. With `CheckpointOptions::async` a save between two steps
+/// is begun here, and goes on elsewhere (async_saves.hpp); one that comes while another is written is left out.
 
 #include <cstdint>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "lib/job/absence.hpp"
 #include "lib/job/departure.hpp"
 #include "lib/job/job_host.hpp"
+#include "lib/job/save/async_saves.hpp"
 #include "lib/job/save/saves.hpp"
 
 namespace elrun::inline v0 {
@@ -31,7 +33,7 @@ class JobSaves {
  public:
   /// All outlive it.
   JobSaves(const JobHost& host, JobWorld& world, Absence& absence, Departure& departure)
-      : host_{host}, world_{world}, absence_{absence}, departure_{departure}, safe_at_{host.clock.now()} {}
+      : host_{host}, world_{world}, absence_{absence}, departure_{departure}, async_{host, world}, safe_at_{host.clock.now()} {}
 
   void configure(const CheckpointOptions& options) { options_ = options; }
   [[nodiscard]] const CheckpointOptions& options() const { return options_; }
@@ -52,10 +54,18 @@ class JobSaves {
   /// After `step` decided steps: it is time for a checkpoint, or a member leaves, and this step is not on storage.
   [[nodiscard]] bool is_due(std::uint64_t step) const;
   void save(std::uint64_t step, const std::vector<Aux>& host_state);
+  /// Between two steps, on this rank: takes note of a save that went on meanwhile and is over.
+  void hear();
+  /// Before parameters or moments change: a copy of them may be under way. Any time, also where there is none.
+  void finish_copy() { async_.finish_copy(); }
   /// Does nothing where the last step is on storage.
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 
  private:
+  bool save_aside(std::uint64_t step, const std::vector<Aux>& host_state);
+  void take_note(const SaveOutcome& outcome);
+  void act_on(const AsyncSaves::Agreed& agreed);
+  void wait_for_async(Duration time, std::uint64_t step);
   std::optional<Failure> try_to_save(std::uint64_t step, const std::vector<Aux>& host_state);
   void tell_of_failure(std::uint64_t step, const Failure& why);
   void end_if_too_old(std::uint64_t step, const Failure& why);
@@ -66,6 +76,8 @@ class JobSaves {
   Departure& departure_;
   CheckpointOptions options_;
   std::optional<Saves> saves_;
+  AsyncSaves async_;
+  std::uint64_t left_out_ = 0;  // saves of this generation that came while another was written
   Restored restored_{.why = "there is no checkpoint directory"};
   std::uint64_t saved_step_ = ~std::uint64_t{0};
   std::uint64_t failed_ = 0;  // saves of this generation

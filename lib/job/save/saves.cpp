@@ -6,16 +6,16 @@
 #include <fmt/format.h>
 
 #include "checkpoint/format/records.hpp"
+#include "checkpoint/staging/slot_messages.hpp"
 #include "lib/job/save/world_loads.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
-constexpr int damaged_max = 8;  // checkpoints that are tried, newest first, before the damage is called general
-constexpr std::string_view newest_key = "job/elrun/checkpoint";  // of the job's store: the newest acknowledgement
-constexpr std::uint32_t failures_max = 64;                       // that an agent remembers
-constexpr unsigned readers = 4;                                  // threads of each rank that read a checkpoint
-constexpr Duration store_wait = 1s;  // agents and the storage remember, too: a coordinator that is away is not waited for
+constexpr int damaged_max = 8;              // checkpoints that are tried, newest first, before the damage is called general
+constexpr std::uint32_t failures_max = 64;  // that an agent remembers
+constexpr unsigned readers = 4;             // threads of each rank that read a checkpoint
+constexpr Duration store_wait = 1s;         // agents and the storage remember, too: a coordinator that is away is not waited for
 
 Result<std::string> decode_text(ByteSpan bytes) { return std::string{as_text(bytes)}; }
 ByteSpan encode(const std::string& text) { return as_bytes(text); }
@@ -29,6 +29,7 @@ Saves::Saves(Files& files, const Clock& clock, const Log& log, Session& session,
       session_{session},
       world_{world},
       options_{std::move(options)},
+      saver_{saver},
       plan_{saver.plan.hash},
       checkpointer_{files, clock, log, options_.directory, std::move(saver)},
       saved_{std::move(saved)},
@@ -74,14 +75,14 @@ void Saves::hear(std::vector<FailedAfter>& heard, const FailureAfter& failure, c
 std::string Saves::of_store() const {
   Store& store = session_.store();
   const Deadline deadline = Deadline::after(clock_.now(), store_wait);
-  const auto keys = store.num_keys(newest_key, deadline);
+  const auto keys = store.num_keys(newest_checkpoint_key, deadline);
   if (!keys.ok() || *keys == 0) return {};
-  const auto value = store.get(newest_key, deadline);
+  const auto value = store.get(newest_checkpoint_key, deadline);
   return value.ok() ? std::string{as_text(*value)} : std::string{};
 }
 
 void Saves::tell_store(const std::string& acknowledgement) const {
-  (void)session_.store().set(newest_key, as_bytes(acknowledgement), Deadline::after(clock_.now(), store_wait));
+  (void)session_.store().set(newest_checkpoint_key, as_bytes(acknowledgement), Deadline::after(clock_.now(), store_wait));
 }
 
 Result<Outside> Saves::ask_around() {
@@ -124,6 +125,7 @@ Result<Saves::Loaded> Saves::restore() {
   for (int attempt = 0; attempt < damaged_max; ++attempt) {
     ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start(heard); }, decode_start));
     claimed_ = start.fence != 0;
+    fence_ = start.fence;
     Loaded result{.restored = {.why = start.why, .steps_again = start.steps_again, .notes = start.notes}, .host_state = {}};
     if (!start.choice.has_value()) return result;
     HostFragments::Copies state = loaded_.make();
@@ -148,13 +150,39 @@ Result<Saves::Loaded> Saves::restore() {
   return last;
 }
 
-Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner) {
-  if (!claimed_) {
-    ELRUN_TRY(world_.agree(checkpointer_.open_root()));
-    ELRUN_TRY_ASSIGN(const Outside heard, ask_around());
-    ELRUN_TRY(leaders<Start>([&] { return checkpointer_.start_with_state(heard.witnesses); }, decode_start));
-    claimed_ = true;
-  }
+Result<void> Saves::claim() {
+  if (claimed_) return {};
+  ELRUN_TRY(world_.agree(checkpointer_.open_root()));
+  ELRUN_TRY_ASSIGN(const Outside heard, ask_around());
+  ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start_with_state(heard.witnesses); }, decode_start));
+  fence_ = start.fence;
+  claimed_ = true;
+  return {};
+}
+
+SlotRecord Saves::slot_record(std::uint64_t step, std::vector<Aux> aux) const {
+  SlotRecord record{.run_id = saver_.run_id,
+                    .generation = saver_.generation,
+                    .rank = saver_.rank.value(),
+                    .world = saver_.world.value(),
+                    .plan = saver_.plan,
+                    .model = saver_.model,
+                    .directory = options_.directory,
+                    .keep = options_.keep,
+                    .step = step};
+  if (world_.leads()) record.ownership = checkpointer_.ownership();
+  record.ownership.fence = fence_;
+  record.aux = std::move(aux);
+  return record;
+}
+
+void Saves::committed_elsewhere(const std::string& acknowledgement) {
+  const auto record = decode_acknowledgement(as_bytes(acknowledgement), "the acknowledgement of elrun ckptd");
+  if (record.ok() && world_.leads()) checkpointer_.committed_elsewhere(record->id);
+}
+
+Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner, bool removes_old) {
+  ELRUN_TRY(claim());
   std::uint64_t aux_bytes = 0;
   for (const Aux& a : aux) aux_bytes += a.bytes.size();
   const auto begun = leaders<SaveTicket>([&] { return checkpointer_.begin_save(step, aux_bytes); }, decode_save_ticket);
@@ -194,8 +222,8 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
     if (committed.ok()) {  // whatever becomes of this generation now: it is acknowledged
       session_.checkpoint_saved(checkpointer_.acknowledged());
       tell_store(checkpointer_.acknowledged());
-      if (const auto kept = checkpointer_.retain(options_.keep); !kept.ok())
-        log_.warning("old checkpoints could not be removed: " + message(kept.failure()));
+      const auto kept = removes_old ? checkpointer_.retain(options_.keep) : Result<void>{};
+      if (!kept.ok()) log_.warning("old checkpoints could not be removed: " + message(kept.failure()));
     } else {
       checkpointer_.abandon(ticket);
     }

@@ -11,6 +11,7 @@
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/resume.hpp"
 #include "checkpoint/commit/suspects.hpp"
+#include "checkpoint/staging/slot_record.hpp"
 #include "lib/job/save/host_fragments.hpp"
 #include "lib/job/world.hpp"
 
@@ -30,7 +31,19 @@ class Saves {
   /// Loads the checkpoint that `decide` chooses. `not_found` when one was acknowledged and is missing: resume.hpp.
   Result<Loaded> restore();
   /// Commits a checkpoint; the first call claims the root where `restore` has not. `refused` says that a newer job owns the root; after any other failure the world can go on.
-  Result<void> save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner);
+  /// `removes_old`: those beyond `keep` go, and what dead saves left.
+  Result<void> save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner,
+                    bool removes_old = true);
+
+  /// For a save that another process makes under this fence (staging.hpp): claims one where that is still to be done.
+  Result<void> claim();
+  [[nodiscard]] const HostFragments& saved() const { return saved_; }
+  /// On this rank, after `claim`: all that its part takes, but for where its fragments lie.
+  [[nodiscard]] SlotRecord slot_record(std::uint64_t step, std::vector<Aux> aux) const;
+  /// The other process has committed it, as its acknowledgement says.
+  void committed_elsewhere(const std::string& acknowledgement);
+  /// The fence is gone from the storage: the next save claims another one. On all ranks.
+  void lose_claim() { claimed_ = false; }
 
  private:
   template <class T>
@@ -47,8 +60,10 @@ class Saves {
   Session& session_;
   JobWorld& world_;
   CheckpointOptions options_;
+  Saver saver_;
   std::string plan_;  // its hash
   Checkpointer checkpointer_;
+  FenceNumber fence_ = 0;  // the leader's
   HostFragments saved_, loaded_;
   bool claimed_ = false;
 };

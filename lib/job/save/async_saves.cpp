@@ -1,0 +1,136 @@
+#include "lib/job/save/async_saves.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "checkpoint/staging/slot_save.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/base/words.hpp"
+#include "lib/job/declare/memory_table.hpp"
+#include "lib/job/revoked.hpp"
+#include "lib/job/save/memory_left.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::uint64_t record_slack = 1u << 20;     // a record grows with host state and with each checkpoint of the timeline
+constexpr std::uint64_t slow_storage = 250'000'000;  // bytes per second, for a stall that is predicted
+constexpr Duration others_wait = 70s;                // a little longer than ckptd gives a save whose generation is over
+
+std::optional<std::string> read_text(const std::string& path) {
+  std::ifstream file{path};
+  if (!file) return {};
+  return std::string{std::istreambuf_iterator<char>{file}, {}};
+}
+
+/// What a node has to hold, and what it has.
+struct NodeMemory {
+  std::uint64_t wanted = 0, left = ~std::uint64_t{0};
+};
+
+}  // namespace
+
+Result<void> AsyncSaves::make_room(const Saves& saves) {
+  const std::uint64_t record = encode(saves.slot_record(0, {})).size();
+  return staging_.make_room(record + record / 4 + record_slack, layout_.data_bytes);
+}
+
+void AsyncSaves::open(const Saves& saves) {
+  saves_ = &saves;
+  heard_.reset(), failed_to_begin_.reset();
+  layout_ = lay_out_slot(saves.saved().fragments());
+  staging_.settle();
+  const std::uint64_t record = encode(saves.slot_record(0, {})).size();
+  const bool needs_memory = !staging_.is_busy() && !staging_.has_room(record + record_slack / 2, layout_.data_bytes);
+  ByteWriter mine;
+  mine.put(std::uint8_t{staging_.has_writer()});
+  mine.put_text(host_.session.place().node.value());
+  mine.put(needs_memory ? layout_.data_bytes + record + record_slack : std::uint64_t{0});
+  mine.put(memory_left(read_text) + (needs_memory ? staging_.bytes() : 0));
+  mine.put(layout_.data_bytes);
+  bool have_writers = true;
+  std::uint64_t all_bytes = 0;
+  std::map<std::string, NodeMemory> nodes;
+  for (const ByteVector& said : expect(world_, world_.all_gather(mine.bytes()))) {
+    ByteReader in{said};
+    have_writers &= in.get<std::uint8_t>() != 0;
+    NodeMemory& node = nodes[in.get_text(4096)];
+    node.wanted += in.get<std::uint64_t>();
+    node.left = std::min(node.left, in.get<std::uint64_t>());
+    all_bytes += in.get<std::uint64_t>();
+    expect(world_, in.finish("a rank's word on its staging slot"));
+  }
+  const auto full = std::find_if(nodes.begin(), nodes.end(), [](const auto& n) { return n.second.wanted > staging_share(n.second.left); });
+  is_on_ = have_writers && full == nodes.end();
+  if (world_.leads() && !is_on_) {
+    const std::string why = !have_writers
+                                ? "they need elrun, whose ckptd writes them (this program was started without it, or by an earlier one)"
+                                : fmt::format("node {} would need {} of memory for them and has {}", full->first,
+                                              human_bytes(full->second.wanted), human_bytes(full->second.left));
+    host_.log.warning(fmt::format(
+        "saves are not asynchronous, for {}: each one stops training until it is written, for about {} where the storage takes 250 MB/s",
+        why, for_people(Duration{1s} * (1 + all_bytes / slow_storage))));
+  }
+  if (!is_on_ || !needs_memory) return;
+  if (const auto made = make_room(saves); !made.ok()) host_.log.warning("saves block: " + message(made.failure()));
+}
+
+void AsyncSaves::wait_for_others() { staging_.wait_until_settled(Deadline::after(host_.clock.now(), others_wait)); }
+
+std::optional<SaveOutcome> AsyncSaves::hear(Deadline deadline) {
+  auto outcome = failed_to_begin_ ? std::exchange(failed_to_begin_, std::nullopt) : staging_.hear(host_.session.store(), deadline);
+  if (outcome) heard_ = outcome;
+  return outcome;
+}
+
+/// On this rank: the slot has room, and ckptd has it.
+bool AsyncSaves::is_ready(const Saves& saves) {
+  if (!is_on_ || staging_.is_busy()) return is_on_;
+  const std::uint64_t record = encode(saves.slot_record(0, {})).size();
+  if (!staging_.has_room(record + record_slack / 2, layout_.data_bytes) && !make_room(saves).ok()) return false;
+  return staging_.connect().ok();
+}
+
+AsyncSaves::Agreed AsyncSaves::agree() {
+  ByteWriter mine;
+  mine.put(std::uint8_t{is_ready(*saves_)});
+  mine.put(std::uint8_t{staging_.is_busy()});
+  mine.put(std::uint8_t{heard_.has_value()});
+  if (heard_) mine.put_bytes(encode(heard_));
+  Agreed agreed{.possible = true};
+  for (const ByteVector& said : expect(world_, world_.all_gather(mine.bytes()))) {
+    ByteReader in{said};
+    agreed.possible &= in.get<std::uint8_t>() != 0;
+    agreed.busy |= in.get<std::uint8_t>() != 0;
+    if (in.get<std::uint8_t>() != 0) {
+      const auto outcome = expect(world_, decode_save_outcome(in.get_bytes(outcome_packet_max)));
+      if (!outcome) in.mark_broken();
+      else if (!outcome->failure) agreed.saved = std::max(agreed.saved.value_or(0), outcome->step);
+      else if (!agreed.failed && (outcome->fence != acted_fence_ || outcome->step != acted_step_)) agreed.failed = outcome;
+    }
+    expect(world_, in.finish("a rank's word on its save"));
+  }
+  heard_.reset();
+  if (agreed.failed) acted_fence_ = agreed.failed->fence, acted_step_ = agreed.failed->step;
+  return agreed;
+}
+
+void AsyncSaves::begin(const Saves& saves, std::uint64_t step, const std::vector<Aux>& host_state) {
+  SlotRecord record = saves.slot_record(step, world_.leads() ? host_state : std::vector<Aux>{});
+  record.fragments = layout_.fragments;
+  auto begun = staging_.has_room(encode(record).size(), layout_.data_bytes)
+                   ? staging_.begin(record, layout_, saves.saved())
+                   : Result<void>{Failure{Code::exhausted, Remedy::retry, "the staging slot has no room for the host state"}};
+  if (begun.ok()) return;
+  Failure why = std::move(begun).failure();
+  why.rank = Rank{world_.rank()};
+  (void)tell_gone(host_.session.store(), {record.ownership.fence, step}, record.rank, why, Deadline::after(host_.clock.now(), 1s));
+  failed_to_begin_ = SaveOutcome{record.ownership.fence, step, {}, std::move(why)};
+}
+
+}  // namespace elrun::inline v0

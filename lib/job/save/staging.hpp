@@ -1,0 +1,76 @@
+#pragma once
+/// \file Staging: this rank's staging slot, and its line to the process that writes it to the storage (`elrun ckptd`).
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include <elrun/store.hpp>
+#include <elrun/units.hpp>
+
+#include "checkpoint/staging/slot.hpp"
+#include "checkpoint/staging/slot_messages.hpp"
+#include "lib/base/clock.hpp"
+#include "lib/base/files.hpp"
+#include "lib/job/save/host_fragments.hpp"
+
+namespace elrun::inline v0 {
+
+/// One slot is enough, for one save is under way at a time. It lives as long as the process: a save may outlive its generation. Called by the job's
+/// thread; the copy runs on a thread of its own, and reads the state meanwhile.
+class Staging {
+ public:
+  /// `socket`: of ckptd; empty: there is none.
+  Staging(Path socket, const Clock& clock) : socket_{std::move(socket)}, clock_{clock} {}
+  ~Staging() { finish_copy(); }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  [[nodiscard]] bool has_writer() const { return !socket_.empty(); }
+  [[nodiscard]] bool has_room(std::uint64_t record_bytes, std::uint64_t data_bytes) const {
+    return slot_.has_room(record_bytes, data_bytes);
+  }
+  [[nodiscard]] std::uint64_t bytes() const { return slot_.bytes(); }
+  /// Takes another slot of this size. Not while a save is under way.
+  Result<void> make_room(std::uint64_t record_bytes, std::uint64_t data_bytes);
+  /// Connects to ckptd where it is not, and passes it the slot.
+  Result<void> connect();
+
+  /// A save was handed over, and its outcome has not come yet.
+  [[nodiscard]] bool is_busy() const { return under_way_.has_value(); }
+  [[nodiscard]] std::uint64_t step_under_way() const { return under_way_->step; }
+  /// Connected, with room and not busy. From the host's memory the copy goes on after the call, and the state must not change before `finish_copy`; from a
+  /// device's it is done in the call.
+  Result<void> begin(const SlotRecord& record, const SlotLayout& layout, const HostFragments& state);
+  /// Until the state may change again. It waits for nobody but memory.
+  void finish_copy();
+
+  /// The outcome, if it is there or has come by `deadline`. A ckptd that ended is one, too, unless the save's leader has told `store` another.
+  std::optional<SaveOutcome> hear(Store& store, Deadline deadline);
+  /// The generation is over: what is under way there, of workers before this one too, gets a last minute. Does not wait.
+  void settle();
+  /// Until all of that is over.
+  void wait_until_settled(Deadline deadline);
+
+ private:
+  struct UnderWay {
+    FenceNumber fence = 0;
+    std::uint64_t step = 0;
+    std::uint32_t rank = 0;
+  };
+  Result<void> say(SlotWord word);
+  std::optional<SaveOutcome> lost(Store& store);
+
+  const Path socket_;
+  const Clock& clock_;
+  StagingSlot slot_;
+  Fd line_;                     // to ckptd
+  bool slot_is_there_ = false;  // with the ckptd of `line_`
+  std::optional<UnderWay> under_way_;
+  std::thread copy_;
+};
+
+}  // namespace elrun::inline v0

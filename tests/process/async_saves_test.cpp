@@ -1,0 +1,215 @@
+// Saves that go on while a job trains, with real processes: whoever dies when, what was sealed is saved, what failed is named, and the job
+// ends in the state of a run to which nothing happened.
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
+#include "tests/support/mounted.hpp"
+#include "tests/support/property.hpp"
+
+using namespace elrun::test;
+using elrun::Rng;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr unsigned steps = 300;  // the learning rate follows from it
+
+std::vector<std::string> training(const Folder& folder, const std::string& root, std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"--async", "--every", "20", "--checkpoint", root});
+  return gpt_arguments(folder / "text", steps, more);
+}
+
+std::unique_ptr<Job> start_job(const std::string& workers, const std::vector<std::string>& gpt) {
+  return start("elrun", under_elrun({"--nproc_per_node", workers, "--max_restarts", "20"}, gpt));
+}
+
+std::string undisturbed(const Folder& folder) {
+  const Ended ended = run("gpt", gpt_arguments(folder / "text", steps));
+  REQUIRE(ended.code == 0);
+  return ended.state;
+}
+
+std::string tail(const std::string& text) { return text.substr(text.size() > 6000 ? text.size() - 6000 : 0); }
+
+/// The process that writes checkpoints; there is one from the first save on.
+pid_t writer_of(const Job& job) {
+  const auto found = job.children_named("elrun-ckptd");
+  return found.empty() ? -1 : found.front();
+}
+
+void kill_workers(const Job& job) {
+  for (const pid_t pid : job.children_named("gpt")) ::kill(pid, SIGKILL);
+}
+
+bool is_committed(const std::string& root, unsigned step) {
+  const std::string begin = "s" + std::string(12 - std::to_string(step).size(), '0') + std::to_string(step) + ".";
+  for (const auto& entry : fs::directory_iterator{root + "/ckpt"})
+    if (entry.path().filename().string().starts_with(begin) && fs::exists(entry.path() / "COMMIT")) return true;
+  return false;
+}
+
+void ends_as(Job& job, const std::string& state) {
+  const Ended ended = finish(job);
+  INFO(tail(ended.output));
+  CHECK(ended.code == 0);
+  CHECK(ended.state == state);
+}
+
+}  // namespace
+
+TEST_CASE("asynchronous saves: the same state at every world size and placement, and the final checkpoint is there", "[golden]") {
+  const Folder folder;
+  const std::string state = undisturbed(folder);
+  for (const char* workers : {"1", "2", "3"})
+    for (const char* zero : {"0", "1", "3"}) {
+      const Folder checkpoints;
+      const std::string root = checkpoints / "ck";
+      const Ended ended = run("elrun", under_elrun({"--nproc_per_node", workers}, training(folder, root, {"--zero", zero})));
+      INFO(workers << " workers, zero " << zero << "\n" << tail(ended.output));
+      CHECK(ended.code == 0);
+      CHECK(ended.state == state);
+      CHECK(ended.says("[elrun ckptd"));  // it commits
+      CHECK_FALSE(ended.says("could not be saved"));
+      CHECK(is_committed(root, steps));
+    }
+}
+
+TEST_CASE("without elrun there is nobody who writes: saves block, that is said once, and the state is the same", "[golden]") {
+  const Folder folder;
+  const Folder checkpoints;
+  const std::string root = checkpoints / "ck";
+  const Ended ended = run("gpt", training(folder, root));
+  INFO(tail(ended.output));
+  CHECK(ended.code == 0);
+  CHECK(ended.state == undisturbed(folder));
+  const auto first = ended.output.find("saves are not asynchronous");
+  CHECK(first != std::string::npos);
+  CHECK(ended.output.find("saves are not asynchronous", first + 1) == std::string::npos);
+  CHECK(is_committed(root, steps));
+}
+
+TEST_CASE("what workers have sealed is saved although all of them are killed, and the job goes on from it", "[golden]") {
+  const Folder folder;
+  const Folder checkpoints;
+  const std::string root = checkpoints / "ck", state = undisturbed(folder);
+  const auto job = start_job("2", training(folder, root, {"--every", "140"}));
+  REQUIRE(until(*job, "step=1 "));
+  const pid_t writer = writer_of(*job);
+  REQUIRE(writer > 0);
+  ::kill(writer, SIGSTOP);
+  REQUIRE(until(*job, "step=145 "));  // the copies of step 140 are whole: the update after it has waited for them
+  REQUIRE_FALSE(job->says("committed"));
+  kill_workers(*job);
+  ::kill(writer, SIGCONT);
+  CHECK(until(*job, "going on from checkpoint s000000000140."));
+  ends_as(*job, state);
+}
+
+TEST_CASE("the writer is killed: its save failed by name, the next one succeeds", "[golden]") {
+  const Folder folder;
+  const Folder checkpoints;
+  const std::string root = checkpoints / "ck", state = undisturbed(folder);
+  const auto job = start_job("2", training(folder, root));
+  REQUIRE(until(*job, "step=45 "));
+  const pid_t writer = writer_of(*job);
+  REQUIRE(writer > 0);
+  ::kill(writer, SIGSTOP);
+  REQUIRE(until(*job, "step=85 "));
+  ::kill(writer, SIGKILL);
+  CHECK(until(*job, "elrun ckptd (pid " + std::to_string(writer) + ") ended by"));
+  CHECK(until(*job, "could not be saved, training goes on: "));
+  CHECK(job->says("elrun ckptd of this node ended"));
+  CHECK(until(*job, "committed"));
+  ends_as(*job, state);
+}
+
+TEST_CASE("the agent is killed: its workers and its writer end with it, and the job goes on from what is there", "[golden]") {
+  const Folder folder;
+  const Folder checkpoints;
+  const std::string root = checkpoints / "ck", state = undisturbed(folder);
+  {
+    const auto job = start_job("2", training(folder, root));
+    REQUIRE(until(*job, "step=65 "));
+    const Watch writer{writer_of(*job)};
+    job->signal(SIGKILL);
+    CHECK(writer.ended(Wait{30000}));
+    (void)finish(*job);
+  }
+  const auto again = start_job("3", training(folder, root));
+  CHECK(until(*again, "going on from checkpoint"));
+  ends_as(*again, state);
+}
+
+TEST_CASE("a full storage costs the saves that meet it, and no more", "[golden]") {
+  const Folder folder;
+  const Folder checkpoints;
+  const std::string root = checkpoints / "ck", state = undisturbed(folder);
+  fs::create_directory(root);
+  const auto mounted = Mounted::tmpfs(root, "size=16m");
+  if (!mounted) return;
+  const auto job = start_job("2", training(folder, root));
+  REQUIRE(until(*job, "committed"));
+  { std::ofstream{root + "/full", std::ios::binary} << std::string(13 << 20, 'x'); }
+  CHECK(until(*job, "could not be saved, training goes on: "));
+  fs::remove(root + "/full");
+  ends_as(*job, state);
+  CHECK(is_committed(root, steps));
+}
+
+TEST_CASE("a node that is asked to leave saves before it goes, whatever is being written", "[golden]") {
+  const Folder folder;
+  const Folder checkpoints;
+  const std::string root = checkpoints / "ck", state = undisturbed(folder);
+  {
+    const auto job = start_job("2", training(folder, root));
+    REQUIRE(until(*job, "step=45 "));
+    job->signal(SIGTERM);
+    const Ended ended = finish(*job);
+    INFO(tail(ended.output));
+    CHECK(ended.code == 128 + SIGTERM);
+  }
+  const auto again = start_job("2", training(folder, root));
+  REQUIRE(until(*again, "going on from checkpoint s"));
+  const std::string output = again->output();
+  CHECK(std::stoul(output.substr(output.rfind("going on from checkpoint s") + 26, 12)) >= 45);
+  ends_as(*again, state);
+}
+
+// Each round one job, at world sizes that change with each start of it: everything is killed at random instants.
+TEST_CASE("kill -9 of workers, of the writer, or of the agent at any time, with asynchronous saves: the same state", "[golden]") {
+  const Folder folder;
+  const std::string state = undisturbed(folder);
+  for_all_seeds(4, [&](Rng& rng) {
+    const Folder checkpoints;
+    const std::string root = checkpoints / "ck", zero = std::to_string(rng.below(4)), every = std::to_string(3 + rng.below(12));
+    std::string all;
+    Ended ended;
+    for (unsigned life = 0; life < 8; ++life) {
+      const auto job = start_job(std::to_string(1 + rng.below(6)), training(folder, root, {"--every", every, "--zero", zero}));
+      const bool last = life == 7;
+      for (unsigned kills = 0; !last && kills < 3; ++kills) {
+        if (!until(*job, "step=")) break;
+        listen(*job, Wait{rng.below(600)});
+        const auto workers = job->children_named("gpt");
+        const auto whom = rng.below(8);
+        if (whom == 0) job->signal(SIGKILL);
+        else if (whom <= 2) kill_workers(*job);
+        else if (whom <= 4 && writer_of(*job) > 0) ::kill(writer_of(*job), SIGKILL);
+        else if (!workers.empty()) ::kill(workers[rng.below(workers.size())], SIGKILL);
+        if (whom == 0) break;
+      }
+      ended = finish(*job);
+      all += ended.output;
+      if (ended.code == 0) break;
+    }
+    INFO("zero " << zero << ", every " << every << "\n" << tail(all));
+    CHECK(ended.code == 0);
+    CHECK(ended.state == state);
+  });
+}

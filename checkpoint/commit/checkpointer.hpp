@@ -92,7 +92,7 @@ class Checkpointer {
   Result<void> commit(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner);
 
   // The same, action by action, for a leader that does not wait in a call: the machine says what comes next, `perform` does it on the storage.
-  // One action, or one `retain`, is over before the next one begins.
+  // One action is over before the next one begins, and `retain` waits until the save is over: it sweeps what is not committed.
   /// A save from its first action on.
   [[nodiscard]] CommitMachine new_save(std::uint64_t step, std::uint64_t aux_bytes = 0, const CommitLimits& limits = {}) const;
   /// A save whose ticket is out, from its votes on.

@@ -134,6 +134,7 @@ std::optional<CommitAction> CommitMachine::hear(const VoteArrived& event, Instan
 
 Failure CommitMachine::votes_missing() const {
   const std::vector<std::uint32_t> missing = votes_.missing();
+  ELRUN_ASSERT(!missing.empty());
   return {.code = Code::protocol,
           .remedy = Remedy::abort_group,
           .what = fmt::format("checkpoint {}: {} did not vote", to_string(ticket_.id), ranks_for_people(missing)),

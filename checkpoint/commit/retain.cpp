@@ -93,7 +93,10 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
     for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
     keep_first(remove_old_fences(root_, fence_.number(), found, promised));
     ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(found, promised, run->root, keep)));
-    for (const CheckpointId& id : gone.uncommit) keep_first(remove_committed(root_, id, run->root));
+    for (const CheckpointId& id : gone.uncommit) {
+      ELRUN_TRY(fence_.check_newest(root_));  // since the last look a later job may have gone on from this one
+      keep_first(remove_committed(root_, id, run->root));
+    }
     for (const CheckpointId& id : gone.sweep) {
       const auto left = read_manifest(root_.files(), root_.path_of(id));
       if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(root_.files(), root_.path_of(id)));

@@ -36,7 +36,9 @@ CommitMachine Checkpointer::new_save(std::uint64_t step, std::uint64_t aux_bytes
 }
 
 CommitMachine Checkpointer::save_of(const SaveTicket& ticket, const CommitLimits& limits) const {
-  return CommitMachine::collect(terms(root_, fence_, limits), ticket);
+  CommitTerms of_ticket = terms(root_, fence_, limits);
+  of_ticket.fence = ticket.id.fence;  // not a later one of this process
+  return CommitMachine::collect(std::move(of_ticket), ticket);
 }
 
 CommitAnswer Checkpointer::perform(const CommitAction& action) {
@@ -66,6 +68,11 @@ Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t au
 
 Result<void> Checkpointer::commit(const SaveTicket& ticket, std::span<const PartVote> votes,
                                   const std::function<Result<void>()>& still_owner) {
+  if (votes.size() > root_.saver().world.value()) {
+    abandon(ticket);
+    return Failure{Code::protocol, Remedy::abort_group,
+                   fmt::format("checkpoint {}: {} votes of {} ranks", to_string(ticket.id), votes.size(), root_.saver().world.value())};
+  }
   CommitMachine save = save_of(ticket);
   for (std::uint32_t rank = 0; rank < votes.size() && save.phase() == CommitPhase::collecting; ++rank)
     drive(save, save.on(VoteArrived{{ticket.id, rank}, votes[rank]}, Instant{}), still_owner);
@@ -79,7 +86,8 @@ Result<void> Checkpointer::outcome(const CommitMachine& save) const {
   Failure why = save.failure();
   const auto saver_rank = why.rank;
   why = root_.explained(std::move(why));
-  if (saver_rank) why.rank = saver_rank;  // the rank that voted no
+  if (saver_rank) why.rank = saver_rank;               // the rank that voted no
+  if (save.ticket().id == CheckpointId{}) return why;  // it had no name yet
   why.what = fmt::format("checkpoint {} was not saved: {}", to_string(save.ticket().id), why.what);
   return why;
 }

@@ -384,6 +384,10 @@ TEST_CASE("a rank's no abandons the save with its reason, and the next attempt h
     CHECK_THAT(said(job.ranks[0].commit(ticket, votes, [] { return Result<void>{}; })),
                Contains("rank 1") && Contains("disk on fire") && Contains("was not saved"));
   }
+  SECTION("a vote too many") {
+    votes.push_back(votes[1]);
+    CHECK_THAT(said(job.ranks[0].commit(ticket, votes, [] { return Result<void>{}; })), Contains("3 votes of 2 ranks"));
+  }
   SECTION("an owner that is none any more") {
     CHECK_FALSE(job.ranks[0]
                     .commit(ticket, votes,

@@ -240,6 +240,26 @@ TEST_CASE("a storage that hangs ends the save, which names what it waited for an
   CHECK(c.save.phase() == CommitPhase::failed);
   CHECK_THAT(c.save.failure().what, Contains("/ckpts") && Contains("60.0 s") && Contains("COMMIT"));
   CHECK_FALSE(c.then(Answered{publish, Done{}}).action);  // and when it answers at last, the save stays failed
+
+  Conducted before = merging({.storage = 60s});
+  before.now = at(60s);
+  CHECK_FALSE(before.then(TimePassed{}).action);  // where a removal would be allowed: it would hang, too
+  CHECK(before.save.phase() == CommitPhase::failed);
+}
+
+TEST_CASE("a job that ended, or does not say who leads, after COMMIT", "[checkpoint]") {
+  Conducted c = publishing({.owner = 5s});
+  REQUIRE(c.answer(Done{}).asks<AskOwner>());
+  SECTION("ended: the checkpoint is acknowledged to nobody, and stays") {
+    CHECK_FALSE(c.answer(Failure{Code::generation_over, Remedy::rejoin, "over"}).action);
+    CHECK(c.save.phase() == CommitPhase::failed);
+    CHECK(c.save.failure().what == "over");
+  }
+  SECTION("no answer: the fence decides") {
+    c.now = at(5s);
+    CHECK(c.then(TimePassed{}).asks<LookAtFences>());
+    CHECK(c.answer(mine_is_newest).asks<Acknowledge>());
+  }
 }
 
 TEST_CASE("an attempt has a name that no other had, also one that was removed since", "[checkpoint]") {

@@ -218,14 +218,13 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
       else votes.push_back(std::move(vote).value());
       if (!committed.ok()) committed = [&, f = committed.failure()]() mutable { return f.rank = Rank{r}, f; }();
     }
-    if (committed.ok()) committed = checkpointer_.commit(ticket, votes, still_owner);
+    if (committed.ok()) committed = checkpointer_.commit(ticket, votes, still_owner);  // removes what it may when it fails
+    else checkpointer_.abandon(ticket);
     if (committed.ok()) {  // whatever becomes of this generation now: it is acknowledged
       session_.checkpoint_saved(checkpointer_.acknowledged());
       tell_store(checkpointer_.acknowledged());
       const auto kept = removes_old ? checkpointer_.retain(options_.keep) : Result<void>{};
       if (!kept.ok()) log_.warning("old checkpoints could not be removed: " + message(kept.failure()));
-    } else {
-      checkpointer_.abandon(ticket);
     }
   }
   ELRUN_TRY_ASSIGN(

@@ -69,6 +69,7 @@ endif()
 elrun_bench(launch_bench SOURCES bench/launch_bench.cpp LINK elrun::base fmt::fmt)
 elrun_bench(tee_bench SOURCES bench/tee_bench.cpp LINK elrun::base fmt::fmt)
 elrun_bench(recovery_bench SOURCES bench/recovery_bench.cpp support/spawn.cpp LINK elrun::base fmt::fmt)
+elrun_bench(async_save_bench SOURCES bench/async_save_bench.cpp support/spawn.cpp LINK elrun elrun::base fmt::fmt)
 elrun_bench(training_bench SOURCES bench/training_bench.cpp support/spawn.cpp LINK elrun elrun::kernels elrun::base fmt::fmt)
 
 # A Job whose test says when each of its workers goes on.
@@ -137,7 +138,7 @@ if(TARGET gpt)
       elrun_test(gpt_elrun_test SOURCES process/gpt_elrun_test.cpp LABELS process golden grpc TIMEOUT 900)
       elrun_test(gpt_lost_root_test SOURCES process/gpt_lost_root_test.cpp LABELS process golden grpc TIMEOUT 600)
       elrun_test(gpt_bad_files_test SOURCES process/gpt_bad_files_test.cpp LABELS process golden grpc TIMEOUT 600)
-      elrun_test(async_saves_test SOURCES process/async_saves_test.cpp LABELS process golden grpc TIMEOUT 900)
+      elrun_test(async_saves_test SOURCES process/async_saves_test.cpp LABELS process golden grpc TIMEOUT 3600)
       elrun_test(ckpt_command_test SOURCES process/ckpt_command_test.cpp LINK nlohmann_json::nlohmann_json LABELS process golden grpc TIMEOUT 600)
     endif()
     if(TARGET gpt_lost_root_test)  # not under the thread sanitizer

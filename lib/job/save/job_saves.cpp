@@ -1,6 +1,7 @@
 #include "lib/job/save/job_saves.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <thread>
 
@@ -110,7 +111,8 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
   if (saved_step_ == step) return true;
   if (leaves || !agreed.possible) return false;
   if (agreed.busy) {
-    if (++left_out_; world_.leads())
+    ++left_out_;
+    if (world_.leads() && std::has_single_bit(left_out_))  // the 1st, 2nd, 4th, ...: it may be every one
       host_.log.warning(fmt::format(
           "the checkpoint of step {} is left out, for the one before it is still being written ({} so far): longer intervals would fit this storage",
           step, left_out_));

@@ -1,0 +1,156 @@
+// Staging: this rank's slot and its line to the process that writes it, which is played here.
+
+#include "lib/job/save/staging.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "checkpoint/staging/slot_save.hpp"
+#include "lib/base/pass_descriptors.hpp"
+#include "lib/link/request_store.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/unit/job_parts.hpp"
+
+namespace elrun::test {
+namespace {
+
+/// Listens as ckptd does.
+struct Writer {
+  Writer() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path.c_str(), path.native().size() + 1);
+    listener = Fd{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+    REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(::listen(listener.get(), 4) == 0);
+  }
+  void accept() { line = Fd{::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)}; }
+  SlotWord hear() {
+    pollfd look{line.get(), POLLIN, 0};
+    REQUIRE(::poll(&look, 1, 10'000) == 1);
+    std::array<std::byte, 1> packet{};
+    std::array<Fd, 1> files;
+    REQUIRE(receive_with(line.get(), packet, files).ok());
+    if (files[0]) slot.emplace(SlotView::open(std::move(files[0])).value());
+    return parse_slot_word(packet).value();
+  }
+  void say(const std::optional<SaveOutcome>& outcome) const {
+    const ByteVector packet = encode(outcome);
+    REQUIRE(::send(line.get(), packet.data(), packet.size(), 0) == static_cast<ssize_t>(packet.size()));
+  }
+  TemporaryDirectory directory;
+  Path path = Path{directory.path()} / "ckptd.sock";
+  Fd listener, line;
+  std::optional<SlotView> slot;
+};
+
+/// A worker with 64 MiB of state: its copy takes a while.
+struct Worker {
+  explicit Worker(const Path& socket) : staging{socket, clock} {
+    REQUIRE(staging.make_room(1 << 16, layout.data_bytes).ok());
+    REQUIRE(staging.connect().ok());
+  }
+  [[nodiscard]] SlotRecord record(std::uint64_t step) const {
+    SlotRecord out{.run_id = "r",
+                   .generation = {1, {{1, 2}}},
+                   .plan = {"abc", "seed: 7\n"},
+                   .model = {{{"unit", elements, {}}}, {{"param", DType::f32}}},
+                   .directory = "/root",
+                   .step = step};
+    out.ownership.fence = 1;
+    out.fragments = layout.fragments;
+    return out;
+  }
+  void begin(std::uint64_t step) { REQUIRE(staging.begin(record(step), layout, state).ok()); }
+  std::optional<SaveOutcome> hear(Duration wait) { return staging.hear(*store, Deadline::after(clock.now(), wait)); }
+
+  static constexpr std::uint64_t elements = 16u << 20;
+  SteadyClock clock;
+  ByteVector bytes = ByteVector(elements * 4, std::byte{7});
+  std::vector<Fragment> fragments{{"param", 0, 0, elements, bytes, false}};
+  HostFragments state{fragments, host_memory()};
+  SlotLayout layout = lay_out_slot(fragments);
+  SharedStore shared{clock, {1, {{1, 2}}}};
+  std::unique_ptr<Store> store = shared.of(Rank{0});
+  Staging staging;
+};
+
+}  // namespace
+
+TEST_CASE("a slot holds the state as it was when its save began, whatever changes it after the copy", "[job_saves]") {
+  Writer writer;
+  Worker worker{writer.path};
+  writer.accept();
+  CHECK(writer.hear() == SlotWord::slot);
+  for (const std::uint64_t step : {10u, 20u}) {
+    std::ranges::fill(worker.bytes, static_cast<std::byte>(step));
+    worker.begin(step);
+    CHECK(worker.staging.is_busy());
+    worker.staging.finish_copy();
+    std::ranges::fill(worker.bytes, std::byte{99});  // the optimizer's update
+    CHECK(writer.hear() == SlotWord::begin);
+    CHECK(writer.hear() == SlotWord::sealed);  // once: the second save is in the same slot
+    const auto record = writer.slot->record(SlotState::sealed);
+    REQUIRE(record.ok());
+    CHECK(record->step == step);
+    const auto held = writer.slot->fragments(*record);
+    REQUIRE(held.ok());
+    CHECK(std::ranges::count(held->front().bytes, static_cast<std::byte>(step)) == static_cast<std::ptrdiff_t>(worker.bytes.size()));
+    CHECK_FALSE(worker.hear(Duration{0}));
+    writer.say(SaveOutcome{1, step, "acknowledged", {}});
+    const auto outcome = worker.hear(10s);
+    REQUIRE(outcome.has_value());
+    CHECK(outcome->acknowledgement == "acknowledged");
+    CHECK_FALSE(worker.staging.is_busy());
+  }
+}
+
+TEST_CASE("a writer that ends fails its save by name, unless the leader has told another end, and the next save has another writer",
+          "[job_saves]") {
+  Writer writer;
+  Worker worker{writer.path};
+  writer.accept();
+  worker.begin(10);
+  SECTION("nobody has told") {
+    writer.line = Fd{};
+    const auto outcome = worker.hear(10s);
+    REQUIRE((outcome && outcome->failure));
+    CHECK(outcome->failure->code == Code::peer_lost);
+    CHECK(outcome->failure->what == "elrun ckptd of this node ended while it wrote the checkpoint");
+    CHECK(worker.store->num_keys(SaveKeys{1, 10}.gone(0), Deadline::after(worker.clock.now(), 1s)).value() == 1);  // others do not wait
+  }
+  SECTION("it had been committed") {
+    const ByteVector said = encode(Said{.value = ByteVector(4, std::byte{'x'})});
+    REQUIRE(worker.store->set(SaveKeys{1, 10}.outcome(1), said, Deadline::after(worker.clock.now(), 1s)).ok());
+    writer.line = Fd{};
+    const auto outcome = worker.hear(10s);
+    REQUIRE(outcome.has_value());
+    CHECK_FALSE(outcome->failure);
+    CHECK(outcome->acknowledgement == "xxxx");
+  }
+  CHECK_FALSE(worker.staging.is_busy());
+  REQUIRE(worker.staging.connect().ok());
+  writer.accept();
+  CHECK(writer.hear() == SlotWord::slot);
+}
+
+TEST_CASE("who looks for a checkpoint waits until what was sealed before is settled, until its deadline at most", "[job_saves]") {
+  Writer writer;
+  Worker worker{writer.path};
+  writer.accept();
+  CHECK(writer.hear() == SlotWord::slot);
+  writer.say(std::nullopt);
+  worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 60s));
+  CHECK(writer.hear() == SlotWord::settle);
+  worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 10ms));  // nobody answers
+  Staging none{"", worker.clock};
+  CHECK_FALSE(none.has_writer());
+  none.wait_until_settled(Deadline::after(worker.clock.now(), 60s));
+}
+
+}  // namespace elrun::test

@@ -244,7 +244,7 @@ TEST_CASE("a leader that was frozen while it saved, and thaws after a later gene
 }
 
 // Each round one job, at world sizes that change with each start of it: everything is killed at random instants.
-TEST_CASE("kill -9 of workers, of the writer, or of the agent at any time, with asynchronous saves: the same state", "[golden]") {
+TEST_CASE("workers, writer or agent killed at any time while saves go on: the same state", "[golden]") {
   const Folder folder;
   const std::string state = undisturbed(folder);
   const std::uint64_t rounds = std::getenv("ELRUN_FULL") != nullptr ? 20 : 4;  // 200 of them then

@@ -24,6 +24,7 @@ elrun_test(exposition_test SOURCES unit/exposition_test.cpp LINK elrun::launcher
 elrun_test(http_test SOURCES unit/http_test.cpp LINK elrun::launcher_http LABELS unit)
 elrun_test(file_timers_test SOURCES unit/file_timers_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(job_history_test SOURCES unit/job_history_test.cpp LINK elrun::launcher_core LABELS unit)
+elrun_test(ledger_test SOURCES unit/ledger_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(doctor_test SOURCES unit/doctor_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(preempt_notice_test SOURCES unit/preempt_notice_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(train_job_test SOURCES unit/train_job_test.cpp LINK elrun::launcher_core nlohmann_json::nlohmann_json LABELS unit)

@@ -36,11 +36,22 @@ enum class WorkerKind : std::uint8_t {
   staying,  ///< A job whose process goes on: it calls `next_generation`, or is killed.
 };
 
+/// Where the time went since a worker's last word of a step, as it measured it. All are 0 where it did not.
+struct StepTimes {
+  Duration step{};     ///< From the step's beginning to its decision.
+  Duration waiting{};  ///< Of it: so much shorter it would have been, had all ranks computed equally long.
+  Duration saves{};    ///< Before it: saves that training waited for.
+  Duration restore{};  ///< Of a generation's first step, before that: until all members had the state.
+  Duration connect{};  ///< Before that: until they were connected.
+  friend bool operator==(const StepTimes&, const StepTimes&) = default;
+};
+
 /// What a worker says of a step that was decided.
 struct StepProgress {
   StepNumber decided;              ///< Steps that were decided so far; a job that goes back to a checkpoint counts from there.
   std::uint64_t steps = 0;         ///< That the job will take in all; 0: not known.
   std::optional<float> loss = {};  ///< Of that step; nothing: not known.
+  StepTimes times = {};
 };
 
 /// From where all members of a generation go on when none of them has the state in memory.

@@ -87,7 +87,7 @@ class Link {
     });
   }
 
-  void progress(const StepProgress& p) { post(StepDecided{place().membership.generation, p.decided.value(), p.steps, p.loss}); }
+  void progress(const StepProgress& p) { post(StepDecided{place().membership.generation, p.decided.value(), p.steps, p.loss, p.times}); }
   void cannot_go_on(Failure why) {
     const bool unreachable = why.code == Code::unreachable && why.peer;
     why.code = Code::peer_lost;  // the one word for all of these that earlier agents know

@@ -196,6 +196,10 @@ void fields(C& c, M& m) {
   c.maybe(m.generation, [&](auto& generation) { fields(c, generation); });
   c.text(m.node, name_max);
 }
+template <class C, Is<StepTimes> M>
+void fields(C& c, M& m) {
+  for (auto* time : {&m.step, &m.waiting, &m.saves, &m.restore, &m.connect}) duration(c, *time);
+}
 template <class C, Is<Place> M>
 void fields(C& c, M& m) {
   fields(c, m.membership.generation);
@@ -280,6 +284,7 @@ void fields(C& c, M& m) {
     c.number(m.steps);
     c.maybe(m.loss, [&](auto& loss) { real(c, loss); });
   });
+  c.appended([&] { fields(c, m.times); });
 }
 template <class C, Is<JobOver> M>
 void fields(C& c, M& m) {

@@ -56,6 +56,7 @@ struct StepDecided {
   std::uint64_t step = 0;
   std::uint64_t steps = 0;
   std::optional<float> loss{};
+  StepTimes times{};
 };
 /// Worker to agent: all members decided that the job is over with success. Agent to worker: I have it.
 struct JobOver {

@@ -65,8 +65,11 @@ Message any_message(Rng& rng) {
     case 2: return Refusal{any_failure(rng)};
     case 3: return Alive{};
     case 4:
-      return StepDecided{any_generation(rng), rng.next64(), rng.next64(),
-                         rng.chance(0.5) ? std::optional{static_cast<float>(rng.next()) / 7} : std::nullopt};
+      return StepDecided{any_generation(rng),
+                         rng.next64(),
+                         rng.next64(),
+                         rng.chance(0.5) ? std::optional{static_cast<float>(rng.next()) / 7} : std::nullopt,
+                         {Duration{rng.next()}, Duration{rng.next()}, Duration{rng.next()}, Duration{rng.next()}, Duration{rng.next()}}};
     case 5: return JobOver{any_generation(rng)};
     case 6: return GenerationOver{any_generation(rng), any_failure(rng), Duration{rng.next()}};
     case 9: return PrepareToLeave{any_generation(rng)};
@@ -239,7 +242,7 @@ TEST_CASE("what a later version adds does no harm", "[message]") {
     CHECK(std::holds_alternative<Alive>(*reader.next().value()));
   }
   SECTION("a field at the end") {
-    const StepDecided sent{{3, {{1, 2}}}, 44, 50, 2.5f};
+    const StepDecided sent{{3, {{1, 2}}}, 44, 50, 2.5f, {1ms, 2ms, 3ms, 4ms, 5ms}};
     ByteWriter payload;
     payload.put(sent.generation.number);
     for (const std::uint64_t bits : sent.generation.lineage.bits) payload.put(bits);
@@ -247,6 +250,12 @@ TEST_CASE("what a later version adds does no harm", "[message]") {
     payload.put(sent.steps);
     payload.put(std::uint8_t{1});
     payload.put(std::bit_cast<std::uint32_t>(*sent.loss));
+    SECTION("that is all of an earlier version") {
+      reader.feed(frame(2, 5, payload.bytes()));
+      CHECK(same(*reader.next().value(), StepDecided{sent.generation, sent.step, sent.steps, sent.loss}));
+    }
+    for (const Duration time : {sent.times.step, sent.times.waiting, sent.times.saves, sent.times.restore, sent.times.connect})
+      payload.put(std::int64_t{time.count()});
     payload.put(std::uint64_t{123});
     reader.feed(frame(2, 5, payload.bytes()));
     CHECK(same(*reader.next().value(), sent));

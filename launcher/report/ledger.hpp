@@ -1,0 +1,122 @@
+#pragma once
+/// \file Ledger: where a job's wall time went, as one agent saw it. Pure: events with their instants in, durations by cause out.
+///
+/// It keeps one instant up to which all time is accounted for. Each event moves that on to its own instant, and gives the time in between to
+/// causes. So every instant belongs to exactly one cause, and the sum is the wall time, whatever comes, and in whatever order. What was
+/// given to a cause stays there, so the numbers of `totals()` never fall.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <elrun/session.hpp>
+#include <elrun/units.hpp>
+
+namespace elrun::inline v0::launcher {
+
+/// Exactly one for each instant. The order is that of tables for people.
+enum class TimeCause : std::uint8_t {
+  rendezvous,  ///< The agent has no world yet.
+  start,       ///< From the first world to the first step: processes start, connect, and restore.
+  program,     ///< Workers run that tell of no steps.
+  steps,       ///< Steps that were decided for the first time.
+  again,       ///< Steps that had been decided before, and what was done of a step that a loss cut short.
+  reduced,     ///< Of a first step, the part that the workers would have saved which the world has lacked since it was largest.
+  waiting,     ///< Of a first step, the part that it would have been shorter if all ranks computed equally long.
+  saves,       ///< Steps waited for a save.
+  between,     ///< The program, between two steps: evaluations, its own output.
+  detect,      ///< Of a recovery: from the first sign to the word that the generation is over.
+  stop,        ///< Until nothing acts for it here any more.
+  agree,       ///< Until the next world.
+  restart,     ///< Until the workers begin to connect: processes start, programs come back from their own code.
+  connect,     ///< Until they are connected.
+  restore,     ///< Until all have the state.
+  end          ///< After the last step.
+};
+inline constexpr std::size_t time_causes = 16;
+/// "steps_again": as a label of metrics and a key of the status.
+[[nodiscard]] std::string_view word_of(TimeCause cause);
+/// By cause.
+using TimeByCause = std::array<Duration, time_causes>;
+[[nodiscard]] Duration sum_of(const TimeByCause& times);
+
+/// The end of a generation that the job went on from, or tried to, over as many generations as that took.
+struct Incident {
+  enum class Point : std::uint8_t { seen, pushed, stopped, agreed, connected, restored, first_step };
+  static constexpr std::size_t points = 7;
+  std::uint64_t generation = 0;                        ///< That ended.
+  std::string why;                                     ///< In words.
+  std::array<std::optional<Instant>, points> at{};     ///< In order; none: not known, or not come to.
+  std::uint64_t step = 0;                              ///< The first one after it; once `first_step` is there.
+  [[nodiscard]] std::optional<Instant> point(Point which) const { return at[static_cast<std::size_t>(which)]; }
+};
+[[nodiscard]] std::string_view word_of(Incident::Point point);
+
+class Ledger {
+ public:
+  explicit Ledger(Instant began) : began_{began}, until_{began} {}
+
+  /// The workers are a Job's: they tell of steps.
+  void know_steps() { knows_steps_ = true; }
+  /// The job has a world of so many workers.
+  void world_began(Instant at, std::uint64_t generation, std::uint32_t workers);
+  /// The job goes on from a checkpoint; `again`: how many steps after it were decided before.
+  void went_on_from(std::uint64_t step, std::uint64_t again);
+  /// A step of this generation was decided. With the number of the last one: its worker says what it spent since.
+  void decided(Instant at, std::uint64_t step, const StepTimes& times);
+  /// The first sign that the generation cannot go on.
+  void lost(Instant at, std::string_view why);
+  /// The coordinator's word that it is over; the workers are told.
+  void pushed(Instant at, std::string_view why);
+  /// Nothing acts for it on this node any more.
+  void stopped(Instant at);
+  /// All members decided that the job is over.
+  void job_over(Instant at);
+  /// Nothing is left to do. What comes later does not count.
+  void finished(Instant at);
+
+  [[nodiscard]] Instant began() const { return began_; }
+  [[nodiscard]] Duration wall(Instant now) const;
+  /// Up to the newest event.
+  [[nodiscard]] const TimeByCause& totals() const { return totals_; }
+  /// What has passed since counts as what the job seems to be in. The sum is `wall(now)`.
+  [[nodiscard]] TimeByCause totals(Instant now) const;
+  /// The newest ones, at most `incidents_max`, oldest first.
+  [[nodiscard]] const std::vector<Incident>& incidents() const { return incidents_; }
+  [[nodiscard]] std::uint64_t incident_count() const { return incident_count_; }
+  [[nodiscard]] bool knows_steps() const { return knows_steps_; }
+
+  static constexpr std::size_t incidents_max = 32;
+  static constexpr std::size_t why_max = 512;  ///< Bytes of an incident's reason.
+
+ private:
+  enum class State : std::uint8_t { meeting, starting, stepping, detecting, stopping, agreeing, ending, finished };
+  [[nodiscard]] TimeCause cause_of_start() const;
+  [[nodiscard]] TimeCause cause_when_cut() const;
+  Duration move_to(Instant at);
+  void close(Instant at);
+  void give(TimeCause cause, Duration time) { totals_[static_cast<std::size_t>(cause)] += time; }
+  void give_step(std::uint64_t step, Duration took, Duration waiting);
+  void mark(Incident::Point point, Instant at);
+  [[nodiscard]] bool recovers() const { return open_incident_; }
+
+  Instant began_;
+  Instant until_;
+  TimeByCause totals_{};
+  State state_ = State::meeting;
+  bool knows_steps_ = false, open_incident_ = false;
+  std::uint64_t generation_ = 0, newest_ = 0, highest_ = 0;  // step of this generation; of all
+  std::uint32_t workers_ = 0, workers_most_ = 0;
+  std::vector<Incident> incidents_;
+  std::uint64_t incident_count_ = 0;
+};
+
+/// "18.2 s: steps 15 s (82.4 %), ...": what was something, the largest parts as they stand in the table.
+[[nodiscard]] std::string in_words(const TimeByCause& times);
+/// "rank 1 ended by signal 9: seen 4.2 s after the start, pushed 3 ms later, ...", each point after the one before it.
+[[nodiscard]] std::string in_words(const Incident& incident, Instant began);
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,209 @@
+#include "launcher/report/ledger.hpp"
+
+#include <algorithm>
+
+#include "tests/support/property.hpp"
+
+namespace elrun::test {
+namespace {
+
+using namespace elrun::launcher;
+using Point = Incident::Point;
+
+constexpr Instant start{1000s};
+
+Instant at(Duration since_start) { return start + since_start; }
+
+Duration of(const Ledger& ledger, TimeCause cause) { return ledger.totals()[static_cast<std::size_t>(cause)]; }
+
+/// Two workers, whose first step took 100 ms and was decided 2 s after the start.
+Ledger in_its_first_step() {
+  Ledger ledger{start};
+  ledger.know_steps();
+  ledger.world_began(at(500ms), 1, 2);
+  ledger.decided(at(2s), 1, {.step = 100ms, .restore = 200ms, .connect = 50ms});
+  return ledger;
+}
+
+/// A loss in the middle of its second step.
+Ledger after_a_loss() {
+  Ledger ledger = in_its_first_step();
+  ledger.lost(at(2050ms), "rank 1 ended by signal 9");
+  ledger.pushed(at(2051ms), "another way to say it");
+  ledger.stopped(at(2053ms));
+  ledger.world_began(at(2060ms), 2, 1);
+  return ledger;
+}
+
+}  // namespace
+
+TEST_CASE("the time before the first step is of the rendezvous and the start", "[ledger]") {
+  const Ledger ledger = in_its_first_step();
+  CHECK(of(ledger, TimeCause::rendezvous) == 500ms);
+  CHECK(of(ledger, TimeCause::start) == 1400ms);  // with connecting and restoring
+  CHECK(of(ledger, TimeCause::steps) == 100ms);
+  CHECK(sum_of(ledger.totals()) == 2s);
+}
+
+TEST_CASE("a step's time is cut into what it was spent on", "[ledger]") {
+  Ledger ledger = in_its_first_step();
+  ledger.decided(at(3s), 2, {.step = 400ms, .waiting = 100ms, .saves = 250ms});
+  CHECK(of(ledger, TimeCause::steps) == 400ms);  // 100 of the first
+  CHECK(of(ledger, TimeCause::waiting) == 100ms);
+  CHECK(of(ledger, TimeCause::saves) == 250ms);
+  CHECK(of(ledger, TimeCause::between) == 350ms);
+  SECTION("no worker can claim more time than has passed") {
+    ledger.decided(at(4s), 3, {.step = 900ms, .waiting = 24h, .saves = 24h, .restore = 24h, .connect = 24h});
+    CHECK(of(ledger, TimeCause::waiting) == 1s);
+    CHECK(of(ledger, TimeCause::saves) == 350ms);
+    CHECK(sum_of(ledger.totals()) == 4s);
+  }
+  SECTION("of a worker that measures nothing, all of it is the step's") {
+    ledger.decided(at(4s), 3, {});
+    CHECK(of(ledger, TimeCause::steps) == 1400ms);
+  }
+  SECTION("a worker that says the same step again tells of a save after it") {
+    ledger.decided(at(5s), 2, {.saves = 1500ms});
+    CHECK(of(ledger, TimeCause::saves) == 1750ms);
+    CHECK(of(ledger, TimeCause::steps) == 400ms);
+  }
+  SECTION("what is not over yet counts as what it seems to be, and is no part of the totals") {
+    CHECK(ledger.totals(at(4s))[static_cast<std::size_t>(TimeCause::steps)] == 1400ms);
+    CHECK(of(ledger, TimeCause::steps) == 400ms);
+    CHECK(ledger.wall(at(4s)) == 4s);
+  }
+}
+
+TEST_CASE("an incident's time is of its phases, and its points are in order", "[ledger]") {
+  Ledger ledger = after_a_loss();
+  ledger.decided(at(2200ms), 2, {.step = 80ms, .restore = 20ms, .connect = 30ms});
+  CHECK(of(ledger, TimeCause::again) == 50ms);  // of the step that was cut short
+  CHECK(of(ledger, TimeCause::detect) == 1ms);
+  CHECK(of(ledger, TimeCause::stop) == 2ms);
+  CHECK(of(ledger, TimeCause::agree) == 7ms);
+  CHECK(of(ledger, TimeCause::restart) == 10ms);
+  CHECK(of(ledger, TimeCause::connect) == 30ms);
+  CHECK(of(ledger, TimeCause::restore) == 20ms);
+  CHECK(of(ledger, TimeCause::steps) == 140ms);  // 40 of this one: one of two workers is missing
+  CHECK(of(ledger, TimeCause::reduced) == 40ms);
+  CHECK(sum_of(ledger.totals()) == 2200ms);
+  REQUIRE(ledger.incidents().size() == 1);
+  const Incident& incident = ledger.incidents().front();
+  CHECK(incident.generation == 1);
+  CHECK(incident.why == "rank 1 ended by signal 9");
+  CHECK(incident.point(Point::seen) == at(2050ms));
+  CHECK(incident.point(Point::pushed) == at(2051ms));
+  CHECK(incident.point(Point::stopped) == at(2053ms));
+  CHECK(incident.point(Point::agreed) == at(2060ms));
+  CHECK(incident.point(Point::connected) == at(2100ms));
+  CHECK(incident.point(Point::restored) == at(2120ms));
+  CHECK(incident.point(Point::first_step) == at(2200ms));
+  CHECK(in_words(incident, start) ==
+        "generation 1 ended, rank 1 ended by signal 9: seen 2.0 s after the start, pushed 1 ms later, stopped 2 ms later, agreed 7 ms "
+        "later, connected 40 ms later, restored 20 ms later, step 2 decided 80 ms later");
+}
+
+TEST_CASE("a loss within a recovery belongs to the same incident", "[ledger]") {
+  Ledger ledger = after_a_loss();
+  ledger.lost(at(2100ms), "rank 0 ended as well");
+  ledger.pushed(at(2110ms), "");
+  CHECK(ledger.incident_count() == 1);
+  const Incident& incident = ledger.incidents().front();
+  CHECK(incident.point(Point::seen) == at(2050ms));
+  CHECK(incident.point(Point::pushed) == at(2110ms));
+  CHECK_FALSE(incident.point(Point::stopped));
+  CHECK_FALSE(incident.point(Point::agreed));
+  CHECK(of(ledger, TimeCause::restart) == 40ms);
+}
+
+TEST_CASE("steps that had been decided are done again, and count as that", "[ledger]") {
+  Ledger ledger = in_its_first_step();
+  for (int step = 2; step <= 4; ++step) ledger.decided(at(2s + (step - 1) * 100ms), static_cast<std::uint64_t>(step), {.step = 100ms});
+  CHECK(of(ledger, TimeCause::steps) == 400ms);
+  ledger.pushed(at(2300ms), "a node was lost");
+  ledger.stopped(at(2300ms));
+  ledger.world_began(at(2300ms), 2, 2);
+  SECTION("as this agent saw them") {
+    ledger.decided(at(2400ms), 3, {.step = 100ms, .waiting = 50ms});
+    ledger.decided(at(2500ms), 4, {.step = 100ms});
+    CHECK(of(ledger, TimeCause::again) == 200ms);  // all of it, whatever the waits in it
+    ledger.decided(at(2600ms), 5, {.step = 100ms});
+    CHECK(of(ledger, TimeCause::again) == 200ms);
+    CHECK(of(ledger, TimeCause::steps) == 500ms);
+  }
+  SECTION("as the workers tell an agent that did not see them") {
+    ledger.went_on_from(2, 4);
+    ledger.decided(at(2400ms), 6, {.step = 100ms});
+    CHECK(of(ledger, TimeCause::again) == 100ms);
+  }
+}
+
+TEST_CASE("an end without a loss cuts no step short", "[ledger]") {
+  Ledger ledger = in_its_first_step();
+  ledger.job_over(at(3s));
+  ledger.finished(at(4s));
+  ledger.pushed(at(9s), "late");
+  ledger.world_began(at(9s), 7, 2);
+  CHECK(of(ledger, TimeCause::end) == 2s);
+  CHECK(of(ledger, TimeCause::again) == 0s);
+  CHECK(ledger.wall(at(9s)) == 4s);
+  CHECK(ledger.incident_count() == 0);
+  CHECK(in_words(ledger.totals()) == "4.0 s: rendezvous 500 ms (12.5 %), start 1.4 s (35.0 %), steps 100 ms (2.5 %), end 2.0 s (50.0 %)");
+}
+
+TEST_CASE("workers that tell of no steps run a program", "[ledger]") {
+  Ledger ledger{start};
+  ledger.world_began(at(1s), 1, 2);
+  ledger.finished(at(5s));
+  CHECK(of(ledger, TimeCause::rendezvous) == 1s);
+  ledger = Ledger{start};
+  ledger.world_began(at(1s), 1, 2);
+  ledger.lost(at(3s), "");
+  CHECK(of(ledger, TimeCause::program) == 2s);
+}
+
+TEST_CASE("whatever comes, the sum is the wall time, nothing falls, and points are in order", "[ledger]") {
+  for_all_seeds(2000, [](Rng& rng) {
+    Ledger ledger{start};
+    Instant now = start, newest = start;
+    bool over = false;
+    const auto any_time = [&] { return rng.chance(0.2) ? Duration{0} : Duration{static_cast<std::int64_t>(rng.below(2'000'000'000))}; };
+    for (std::uint64_t events = 1 + rng.below(200); events > 0; --events) {
+      const TimeByCause before = ledger.totals();
+      now += any_time();
+      const Instant when = rng.chance(0.1) ? now - any_time() : now;  // a clock that was read earlier
+      switch (rng.below(10)) {
+        case 0: ledger.know_steps(); break;
+        case 1: ledger.world_began(when, rng.below(9), static_cast<std::uint32_t>(rng.below(5))); break;
+        case 2: ledger.went_on_from(rng.below(9), rng.chance(0.1) ? ~std::uint64_t{0} : rng.below(9)); break;
+        case 3: ledger.lost(when, "lost"); break;
+        case 4: ledger.pushed(when, "pushed"); break;
+        case 5: ledger.stopped(when); break;
+        case 6: rng.chance(0.05) ? ledger.finished(when) : ledger.job_over(rng.chance(0.1) ? when : start); break;
+        default: ledger.decided(when, rng.below(40), {any_time(), any_time(), any_time(), any_time(), any_time()}); break;
+      }
+      for (std::size_t i = 0; i < time_causes; ++i) REQUIRE(ledger.totals()[i] >= before[i]);
+      REQUIRE(sum_of(ledger.totals()) <= ledger.wall(now));
+      REQUIRE(sum_of(ledger.totals(now)) == ledger.wall(now));
+      over = over || ledger.wall(now) != now - start;
+      if (!over) newest = now;
+      REQUIRE(ledger.wall(now) >= sum_of(before));
+    }
+    ledger.finished(now);
+    REQUIRE(sum_of(ledger.totals()) == ledger.wall(now + 1h));
+    if (!over) REQUIRE(sum_of(ledger.totals()) == now - start);
+    REQUIRE(ledger.incidents().size() <= Ledger::incidents_max);
+    Instant last = start;
+    for (const Incident& incident : ledger.incidents()) {
+      REQUIRE(incident.point(Point::seen).has_value());
+      for (const auto& point : incident.at) {
+        if (!point) continue;
+        REQUIRE(*point >= last);
+        last = *point;
+      }
+      REQUIRE(last <= newest + (over ? 1000h : 0h));
+    }
+  });
+}
+
+}  // namespace elrun::test

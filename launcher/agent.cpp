@@ -226,7 +226,7 @@ class Agent {
 
   void report() {
     if (std::exchange(end_.reported, true)) return;
-    end_.exit_code = reporter_.finished(end_.finish, rendezvous_.coordinates());
+    end_.exit_code = reporter_.finished(end_.finish, rendezvous_.coordinates(), admin_endpoints_.record().ledger);
   }
 
   void end_if_allowed() {

@@ -87,6 +87,8 @@ class ELRUN_API Session {
   virtual void on_generation_over(OnOver call) = 0;
   /// Says that a step was decided: after it the next failure costs no restart, and it shows in the launcher's log and status. Never waits.
   virtual void progress(const StepProgress& progress) = 0;
+  /// Says where time went after the last step, before `finished`. Never waits.
+  virtual void ended(const StepProgress& /*last*/) {}
   /// Says that all members decided that the job is over with success; from then on the verdict is success, whatever
   /// dies. Returns when the agent has it.
   virtual Result<void> finished(Deadline deadline) = 0;

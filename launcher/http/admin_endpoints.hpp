@@ -30,6 +30,7 @@ class AdminEndpoints {
   /// start.
   void open_timers(const AdminOptions& options, const Path& directory, Variables& environment, std::function<bool(pid_t)> is_worker_group);
   void saw(const Event& event, std::span<const Action> actions, const Supervisor& supervisor);
+  [[nodiscard]] const NodeRecord& record() const { return history_.record(); }
 
  private:
   [[nodiscard]] HttpReply answer(const HttpRequest& request) const;

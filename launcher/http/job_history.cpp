@@ -70,6 +70,7 @@ std::string_view word_of(Supervisor::Phase phase) {
 
 void JobHistory::saw(const Turn& turn) {
   note_event(turn);
+  note_time(turn);
   for (const Action& action : turn.actions) note_action(turn, action);
   record_.phase = turn.supervisor.phase();
   if (record_.phase == Supervisor::Phase::finished) record_.workers.clear();
@@ -112,6 +113,31 @@ void JobHistory::note_event(const Turn& turn) {
   }
 }
 
+/// What workers said. What the coordinator and this node did comes with the other notes.
+void JobHistory::note_time(const Turn& turn) {
+  const auto* worker = std::get_if<WorkerSaid>(&turn.event);
+  if (worker == nullptr) return;
+  Ledger& ledger = record_.ledger;
+  if (const auto* hello = std::get_if<Hello>(&worker->message); hello != nullptr && hello->is_job) ledger.know_steps();
+  if (const auto* step = std::get_if<StepDecided>(&worker->message)) note_time(turn, *step);
+  if (record_.phase != Supervisor::Phase::running) return;
+  if (const auto* went = std::get_if<WentOnFrom>(&worker->message); went != nullptr && went->generation == record_.world.generation)
+    ledger.went_on_from(went->restoration.step, went->restoration.steps_again);
+  if (const auto* over = std::get_if<GenerationOver>(&worker->message); over != nullptr && over->generation == record_.world.generation)
+    ledger.lost(turn.now, over->why.what);
+}
+
+/// The first worker that tells of a step tells for all: steps, and the waits in them, are the same for all.
+void JobHistory::note_time(const Turn& turn, const StepDecided& step) {
+  const bool is_new = std::any_of(turn.actions.begin(), turn.actions.end(), [](const Action& action) {
+    const auto* send = std::get_if<Send>(&action);
+    return send != nullptr && std::holds_alternative<Progress>(send->message);
+  });
+  const bool tells_more = step.times.step == Duration{0} && step.times.saves > Duration{0} && step.generation == record_.world.generation &&
+                          StepNumber{step.step} == record_.last_step.decided;
+  if (is_new || tells_more) record_.ledger.decided(turn.now, step.step, step.times);
+}
+
 /// All workers of a generation say the same.
 void JobHistory::note_checkpoint(const Message& message, Instant now) {
   CheckpointRecord& record = record_.checkpoints;
@@ -136,6 +162,7 @@ void JobHistory::began_generation(const Turn& turn, const World& world) {
   const bool again = record_.world.generation.number != 0;
   const CauseLabel cause = end_cause_.value_or(CauseLabel::other);
   record_.world = world;
+  record_.ledger.world_began(turn.now, world.generation.number, world.seat.world_size);
   record_.waiting_for.clear();
   record_.last_step_at.reset();  // a step of another generation is not one step away
   ++record_.meetings[Meeting::world];
@@ -162,10 +189,12 @@ void JobHistory::note_end(const WorkerEnded& ended, Instant now) {
   if (!end_cause_) end_cause_ = CauseLabel::worker;
   record_.last_failure = fmt::format("rank {} (local rank {}, pid {}) ended by {} in generation {}", worker.rank, found->first, worker.pid,
                                      describe(ended.ending), record_.world.generation.number);
+  record_.ledger.lost(now, fmt::format("rank {} ended by {}", worker.rank, describe(ended.ending)));
 }
 
 void JobHistory::note_revoke(const Revoke& revoke, Instant now) {
   const EndCause cause = end_cause_of(revoke);
+  record_.ledger.pushed(now, revoke.why.what);
   end_cause_ = start_cause_ = label_of(cause);
   if (own_failure_) ++record_.node_restarts;
   own_failure_ = false;
@@ -175,7 +204,10 @@ void JobHistory::note_revoke(const Revoke& revoke, Instant now) {
 }
 
 void JobHistory::note_action(const Turn& turn, const Action& action) {
-  if (const auto* finish = std::get_if<Finish>(&action)) return note_finish(*finish, turn.event);
+  if (const auto* finish = std::get_if<Finish>(&action)) {
+    record_.ledger.finished(turn.now);
+    return note_finish(*finish, turn.event);
+  }
   if (const auto* spawn = std::get_if<Spawn>(&action)) {
     record_.workers.insert_or_assign(spawn->worker.value(), WorkerRecord{.rank = spawn->world.seat.base_rank + spawn->place});
     record_.worker_restarts[start_cause_.value_or(CauseLabel::other)] += start_cause_ ? 1 : 0;
@@ -183,7 +215,11 @@ void JobHistory::note_action(const Turn& turn, const Action& action) {
   if (const auto* release = std::get_if<Release>(&action)) record_.workers.erase(release->worker.value());
   const auto* send = std::get_if<Send>(&action);
   if (send == nullptr) return;
-  if (const auto* join = std::get_if<Join>(&send->message); join != nullptr && !join->resuming && !waits_since_) waits_since_ = turn.now;
+  if (const auto* join = std::get_if<Join>(&send->message); join != nullptr && !join->resuming) {
+    record_.ledger.stopped(turn.now);
+    if (!waits_since_) waits_since_ = turn.now;
+  }
+  if (std::holds_alternative<JobFinished>(send->message)) record_.ledger.job_over(turn.now);
   if (!std::holds_alternative<Progress>(send->message)) return;
   ++record_.steps;
   if (record_.last_step_at) record_.step_seconds.observe(seconds(turn.now - *record_.last_step_at));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "launcher/http/exposition.hpp"
+#include "launcher/report/ledger.hpp"
 #include "launcher/supervise/supervisor.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -53,7 +54,9 @@ struct CheckpointRecord {
 
 /// A table of values, one for each number or text that pages and metrics show; the pages add what only the shell knows.
 struct NodeRecord {
-  Instant began{};
+  explicit NodeRecord(Instant at) : began{at}, ledger{at} {}
+  Instant began;
+  Ledger ledger;
   Supervisor::Phase phase = Supervisor::Phase::joining;
   World world;                                    ///< The newest that this node took part in; generation 0: none yet
   std::map<std::uint32_t, WorkerRecord> workers;  ///< By local rank: those that are there, in `world` or on their way to the next one.
@@ -83,7 +86,7 @@ struct NodeRecord {
 
 class JobHistory {
  public:
-  explicit JobHistory(Instant began) { record_.began = began; }
+  explicit JobHistory(Instant began) : record_{began} {}
   /// One turn of the supervisor: what it was told, what it answered, and where it stands now.
   struct Turn {
     const Event& event;
@@ -98,6 +101,8 @@ class JobHistory {
  private:
   void note_event(const Turn& turn);
   void note_action(const Turn& turn, const Action& action);
+  void note_time(const Turn& turn);
+  void note_time(const Turn& turn, const StepDecided& step);
   void note_checkpoint(const Message& message, Instant now);
   void began_generation(const Turn& turn, const World& world);
   void note_end(const WorkerEnded& ended, Instant now);

@@ -43,6 +43,14 @@ std::vector<Distribution> recoveries(const NodeRecord& node) {
   return all;
 }
 
+// Up to the newest event: what is not over yet would move to another cause, and a counter never falls.
+std::vector<Sample> times(const Ledger& ledger) {
+  std::vector<Sample> samples;
+  for (std::size_t i = 0; i < time_causes; ++i)
+    samples.push_back({{{"cause", std::string{word_of(static_cast<TimeCause>(i))}}}, seconds(ledger.totals()[i])});
+  return samples;
+}
+
 void add_process(std::vector<MetricFamily>& all, const ProcessFacts& p) {
   using enum MetricType;
   all.push_back(single("process_cpu_seconds", counter, "seconds", "Processor time of the agent, its workers not among it", p.cpu_seconds));
@@ -63,6 +71,11 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
   std::vector<MetricFamily> all;
   all.push_back({.name = "elrun_build", .type = info, .help = "Version of elrun", .samples = {{{{"version", glance.agent.version}}, 1}}});
   all.push_back(single("elrun_up_seconds", gauge, "seconds", "How long this agent has run", seconds(glance.now - node.began)));
+  all.push_back({.name = "elrun_time_seconds",
+                 .type = counter,
+                 .unit = "seconds",
+                 .help = "Wall time of the job as this agent saw it, by what it went into, up to the newest event",
+                 .samples = times(node.ledger)});
   all.push_back(
       single("elrun_generation", gauge, "", "Number of the newest generation that this node took part in", node.world.generation.number));
   all.push_back({.name = "elrun_nodes",

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "launcher/report/ledger_json.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/printable.hpp"
 #include "lib/base/words.hpp"
@@ -97,6 +98,35 @@ nlohmann::json checkpoints_json(const Glance& glance) {
   return json;
 }
 
+std::string time_lines(const Reading& time) {
+  if (!time.json().is_object()) return {};
+  const double wall = time.fraction("wall_seconds");
+  const Reading causes = time.object("by_cause");
+  std::string text = fmt::format("  time: {:.1f} s", wall);
+  const char* between = ": ";
+  for (std::size_t i = 0; i < time_causes; ++i) {
+    const auto cause = static_cast<TimeCause>(i);
+    const double spent = causes.fraction(std::string{word_of(cause)}.c_str());
+    if (!(spent > 0 && wall > 0)) continue;
+    text += fmt::format("{}{} {:.1f} %", between, in_words(cause), 100 * spent / wall);
+    between = ", ";
+  }
+  text += "\n";
+  if (const auto count = time.number("incidents"); count > 0)
+    text += fmt::format("  {}", count_of(static_cast<std::size_t>(count), "incident"));
+  else return text;
+  const Reading last = time.object("last_incident");
+  text += fmt::format("; the last ended generation {}: {}\n", last.number("generation"), last.text("why"));
+  const Reading at = last.object("at_seconds");
+  std::string points;
+  for (std::size_t i = 0; i < Incident::points; ++i) {
+    const std::string name{word_of(static_cast<Incident::Point>(i))};
+    if (at.json().is_object() && at.json().contains(name))
+      points += fmt::format("{}{} {:.3f} s", points.empty() ? "    " : ", ", name, at.fraction(name.c_str()));
+  }
+  return points.empty() ? text : text + points + "\n";
+}
+
 std::string went_on_from(const Reading& from) {
   const std::string checkpoint = from.text("checkpoint"), why = from.text("why");
   std::string text = checkpoint.empty() ? fmt::format("  went on at: step 0 ({})", why)
@@ -165,6 +195,7 @@ std::string status_page(const Glance& glance) {
     if (node.last_step.steps > 0) page["steps"]["of"] = node.last_step.steps;
     if (const auto loss = node.last_step.loss; loss && std::isfinite(*loss)) page["steps"]["loss"] = *loss;
   }
+  page["time"] = json_of(node.ledger, glance.now);
   if (const nlohmann::json checkpoints = checkpoints_json(glance); !checkpoints.empty()) page["checkpoints"] = checkpoints;
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -195,6 +226,7 @@ Result<std::string> status_for_people(std::string_view json) {
                         steps.json().contains("loss") ? fmt::format(" with loss {:.6g}", steps.fraction("loss")) : "",
                         ago(steps.fraction("last_age_seconds")));
   text += checkpoint_lines(page.object("checkpoints"));
+  text += time_lines(page.object("time"));
   if (const std::string failure = page.text("last_failure"); !failure.empty()) text += fmt::format("  last failure: {}\n", failure);
   const Reading workers = page.object("workers");
   if (!workers.json().is_array() || workers.json().empty()) return text + "  no workers here\n";

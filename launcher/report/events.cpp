@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "launcher/report/ledger_json.hpp"
+
 namespace elrun::inline v0::launcher {
 namespace {
 using Json = nlohmann::ordered_json;
@@ -36,6 +38,15 @@ std::string event_line(const EventSource& source, const WorkerEvent& event) {
                   {"timestamp", event.wall_ns / 1'000'000'000},
                   {"metadata", std::move(metadata)}};
   return line.dump(-1, ' ', false, replace);
+}
+
+std::string event_line(const EventSource& source, const Ledger& ledger, std::int64_t wall_ns) {
+  nlohmann::json metadata = json_of(ledger, ledger.began());
+  metadata["run_id"] = source.run.value();
+  metadata["hostname"] = source.host;
+  const nlohmann::json line{
+      {"name", "elrun.time"}, {"source", "AGENT"}, {"timestamp", wall_ns / 1'000'000'000}, {"metadata", std::move(metadata)}};
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "launcher/options/options.hpp"
+#include "launcher/report/ledger.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -39,5 +40,7 @@ struct WorkerEvent {
 
 /// One line without newline.
 [[nodiscard]] std::string event_line(const EventSource& source, const WorkerEvent& event);
+/// Where a job's time went, at its end: a line that torchrun's log has not.
+[[nodiscard]] std::string event_line(const EventSource& source, const Ledger& ledger, std::int64_t wall_ns);
 
 }  // namespace elrun::inline v0::launcher

@@ -18,22 +18,6 @@ Duration take(Duration& left, Duration wanted) {
   return taken;
 }
 
-std::string_view label_of(TimeCause cause) {
-  switch (cause) {
-    case TimeCause::again: return "steps again";
-    case TimeCause::reduced: return "reduced world";
-    case TimeCause::waiting: return "waiting for the slowest rank";
-    case TimeCause::between: return "between steps";
-    case TimeCause::detect: return "recovery: detect";
-    case TimeCause::stop: return "recovery: stop";
-    case TimeCause::agree: return "recovery: agree";
-    case TimeCause::restart: return "recovery: start";
-    case TimeCause::connect: return "recovery: connect";
-    case TimeCause::restore: return "recovery: restore";
-    default: return word_of(cause);
-  }
-}
-
 }  // namespace
 
 std::string_view word_of(TimeCause cause) {
@@ -56,6 +40,22 @@ std::string_view word_of(TimeCause cause) {
     case TimeCause::end: break;
   }
   return "end";
+}
+
+std::string_view in_words(TimeCause cause) {
+  switch (cause) {
+    case TimeCause::again: return "steps again";
+    case TimeCause::reduced: return "reduced world";
+    case TimeCause::waiting: return "waiting for the slowest rank";
+    case TimeCause::between: return "between steps";
+    case TimeCause::detect: return "recovery: detect";
+    case TimeCause::stop: return "recovery: stop";
+    case TimeCause::agree: return "recovery: agree";
+    case TimeCause::restart: return "recovery: start";
+    case TimeCause::connect: return "recovery: connect";
+    case TimeCause::restore: return "recovery: restore";
+    default: return word_of(cause);
+  }
 }
 
 std::string_view word_of(Incident::Point point) {
@@ -113,6 +113,7 @@ void Ledger::world_began(Instant at, std::uint64_t generation, std::uint32_t wor
   if (state_ == State::finished) return;
   close(at);
   if (recovers()) mark(Incident::Point::agreed, until_);
+  open_incident_ = recovers() && knows_steps_;  // of a program without steps nothing more is told
   state_ = State::starting;
   generation_ = generation;
   newest_ = 0;
@@ -221,7 +222,7 @@ std::string in_words(const TimeByCause& times) {
   const char* between = ": ";
   for (std::size_t i = 0; i < times.size(); ++i) {
     if (times[i] <= Duration{0}) continue;
-    text += fmt::format("{}{} {} ({:.1f} %)", between, label_of(static_cast<TimeCause>(i)), for_people(times[i]),
+    text += fmt::format("{}{} {} ({:.1f} %)", between, in_words(static_cast<TimeCause>(i)), for_people(times[i]),
                         100 * seconds(times[i]) / seconds(all));
     between = ", ";
   }
@@ -235,7 +236,8 @@ std::string in_words(const Incident& incident, Instant began) {
     const auto at = incident.at[i];
     if (!at) continue;
     const auto point = static_cast<Incident::Point>(i);
-    const std::string name = point == Incident::Point::first_step ? fmt::format("step {} decided", incident.step) : std::string{word_of(point)};
+    const std::string name =
+        point == Incident::Point::first_step ? fmt::format("step {} decided", incident.step) : std::string{word_of(point)};
     text += before ? fmt::format(", {} {} later", name, for_people(*at - *before))
                    : fmt::format(" {} {} after the start", name, for_people(*at - began));
     before = at;

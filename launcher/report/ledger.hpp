@@ -39,6 +39,8 @@ enum class TimeCause : std::uint8_t {
 inline constexpr std::size_t time_causes = 16;
 /// "steps_again": as a label of metrics and a key of the status.
 [[nodiscard]] std::string_view word_of(TimeCause cause);
+/// "steps again", for people.
+[[nodiscard]] std::string_view in_words(TimeCause cause);
 /// By cause.
 using TimeByCause = std::array<Duration, time_causes>;
 [[nodiscard]] Duration sum_of(const TimeByCause& times);
@@ -47,10 +49,10 @@ using TimeByCause = std::array<Duration, time_causes>;
 struct Incident {
   enum class Point : std::uint8_t { seen, pushed, stopped, agreed, connected, restored, first_step };
   static constexpr std::size_t points = 7;
-  std::uint64_t generation = 0;                        ///< That ended.
-  std::string why;                                     ///< In words.
-  std::array<std::optional<Instant>, points> at{};     ///< In order; none: not known, or not come to.
-  std::uint64_t step = 0;                              ///< The first one after it; once `first_step` is there.
+  std::uint64_t generation = 0;                     ///< That ended.
+  std::string why;                                  ///< In words.
+  std::array<std::optional<Instant>, points> at{};  ///< In order; none: not known, or not come to.
+  std::uint64_t step = 0;                           ///< The first one after it; once `first_step` is there.
   [[nodiscard]] std::optional<Instant> point(Point which) const { return at[static_cast<std::size_t>(which)]; }
 };
 [[nodiscard]] std::string_view word_of(Incident::Point point);

@@ -18,6 +18,8 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr std::size_t incidents_told = 8;  // the newest; the event log has more
+
 // How many bytes were written before the error that is in errno.
 std::size_t write_some(int fd, std::string_view text) {
   std::size_t done = 0;
@@ -181,7 +183,17 @@ bool Reporter::words_are_above(const WorkerDeath& root) const {
   });
 }
 
-int Reporter::finished(const Finish& finish, bool tells_all) {
+void Reporter::tell_times(const Ledger& ledger, bool tells_all) {
+  if (!ledger.knows_steps()) return;
+  write_event(event_line(source_, ledger, clock_.wall_ns()));
+  if (!tells_all) return;
+  log_.info("time: " + in_words(ledger.totals()));
+  const auto& incidents = ledger.incidents();
+  for (std::size_t i = incidents.size() - std::min(incidents.size(), incidents_told); i < incidents.size(); ++i)
+    log_.info("incident: " + in_words(incidents[i], ledger.began()));
+}
+
+int Reporter::finished(const Finish& finish, bool tells_all, const Ledger& ledger) {
   FailedJob job{source_.run,          node_,         finish.exit_code, returned_exit_code(options_.exit_codes, finish.exit_code),
                 finish.first_failure, finish.deaths, clock_.wall_ns(), finish.went_on_from};
   job.words_are_above = !job.deaths.empty() && words_are_above(job.deaths.front());
@@ -195,6 +207,7 @@ int Reporter::finished(const Finish& finish, bool tells_all) {
     event({.state = finish.exit_code == 0 ? "SUCCEEDED" : died ? "FAILED" : "TERMINATED", .worker = who});
   }
   event({.state = finish.exit_code == 0 ? "SUCCEEDED" : "FAILED", .error = finish.first_failure});
+  tell_times(ledger, tells_all);
   if (!finish.after_signal.empty()) log_.info(fmt::format("{}; exit code {}", finish.after_signal, job.returned));
   if (finish.exit_code == 0) return 0;
 

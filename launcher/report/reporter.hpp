@@ -55,7 +55,7 @@ class Reporter {
                                   const std::vector<std::string>& last_lines);
   /// The job is over here. `tells_all`: this node's log is where people look, for it coordinates.
   /// Returns what this process returns.
-  int finished(const Finish& finish, bool tells_all);
+  int finished(const Finish& finish, bool tells_all, const Ledger& ledger);
 
  private:
   struct Worker {
@@ -69,6 +69,7 @@ class Reporter {
     bool has_spoken = false;  ///< On standard error, and then it failed.
   };
   [[nodiscard]] bool words_are_above(const WorkerDeath& root) const;
+  void tell_times(const Ledger& ledger, bool tells_all);
   void event(WorkerEvent event);
   void write_event(const std::string& line);
 

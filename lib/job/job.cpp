@@ -248,12 +248,17 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
         return std::nullopt;
       }
       saves_.hear();
-      if (saves_.is_due(step)) saves_.save(step, host_state());
+      if (saves_.is_due(step)) {
+        const Instant begun = host.clock.now();
+        saves_.save(step, host_state());
+        times_.saved(begun, host.clock.now(), world.exchanged());
+      }
       if (departure_.take_member_leaves()) {
         departure_.tell_agent();
         wait_until_left();
       }
       step_.begin(host.clock.now());
+      times_.begin_step(step_.begun());
       absence_.begin_slots();
       rounds_.begin_step();
       slot_.end();
@@ -340,7 +345,9 @@ void Job::Impl::finish() {
   const std::uint64_t step = decided_.applied();
   if (decided_.ends() && step < plan().steps && world.leads())
     host.log.info(fmt::format("the program ended the job after step {} of {}", step, plan().steps));
+  const Instant begun = host.clock.now();
   saves_.save_at_the_end(step, host_state());
+  times_.saved(begun, host.clock.now(), world.exchanged());
   std::uint64_t hash = Mix{}(step, salt_of("step"));
   for (const ByteVector& part : expect(world, world.all_gather(bytes_of(state_.hash_part(shards_.map, world.rank()))))) {
     ByteReader reader{part};
@@ -348,6 +355,7 @@ void Job::Impl::finish() {
     expect(world, reader.finish("a part of the state hash"));
   }
   outcome = Outcome{step, decided_.loss(), hash};
+  host.session.ended({StepNumber{step}, plan().steps, decided_.loss(), times_.left()});
   // All members have decided that the job is over: whatever dies now, it has succeeded.
   if (const auto told = host.session.finished(Deadline::after(host.clock.now(), finish_wait)); !told.ok())
     host.log.warning("the job is over, but its elrun could not be told: " + message(told.failure()));

@@ -36,6 +36,7 @@
 #include "lib/job/state/initial_values.hpp"
 #include "lib/job/state/model_state.hpp"
 #include "lib/job/state/shared_buffers.hpp"
+#include "lib/job/times_spent.hpp"
 #include "lib/job/world.hpp"
 
 namespace elrun::inline v0 {
@@ -168,6 +169,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   OpenSlot slot_;
   Absence absence_{host.clock, host.session, world};
   Departure departure_{host.session};
+  TimesSpent times_;
   JobSaves saves_{host, world, absence_, departure_};
   SharedBuffers shared_buffers_{host.share, host.log, memory()};
   ArrayMeeting array_meeting_{host.device_groups, host.session, memory(), host.clock, host.log};

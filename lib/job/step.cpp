@@ -107,7 +107,8 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
                                     .stops = decided_.asks_to_stop(),
                                     .audit_hash = step_.audit().hash(),
                                     .audit_probability = step_.audit().probability(),
-                                    .update = decided_.said()}));
+                                    .update = decided_.said(),
+                                    .own = times_.own(host.clock.now(), world.exchanged())}));
   // Whoever hears all votes comes to the same end, so nobody applies a step that fails here.
   std::vector<UpdateSaid> updates;
   for (std::uint32_t r = 0; r < world.size(); ++r) updates.push_back(votes_.said(r).update);
@@ -124,6 +125,7 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
       world.end(f);
       return f;
     }
+    times_.hear_own(said.own);
     member_leaves |= said.leaves;
     stops |= said.stops;
   }
@@ -214,7 +216,8 @@ void Job::Impl::apply_decided() {
     state_.update(updates.optimizer(), updates.options().lr, scale, decided_.applied() + 1, reducer_.reduced());
   }
   decided_.apply();
-  host.session.progress({StepNumber{decided_.applied()}, plan().steps, decided_.loss()});
+  host.session.progress(
+      {StepNumber{decided_.applied()}, plan().steps, decided_.loss(), times_.decided(host.clock.now(), world.exchanged())});
 }
 
 float Job::Impl::norm_of(const Decision& decision) const { return std::sqrt(decision.squares) * per_slot(); }

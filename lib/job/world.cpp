@@ -112,7 +112,10 @@ Result<void> JobWorld::exchange(std::span<const SendList> sends, std::span<const
   if (size() == 1) return {};
   ELRUN_ASSERT(peers_ != nullptr);
   peers_->set_label(as.value_or(call_.load(std::memory_order_relaxed)));
+  const Clock* const clock = std::this_thread::get_id() == thread_ ? arrays_.clock : nullptr;
+  const Instant begun = clock != nullptr ? clock->now() : Instant{};
   auto done = peers_->exchange(sends, receives);
+  if (clock != nullptr) exchanged_ += clock->now() - begun;
   if (!done.ok()) end_->set(done.failure());
   return done;
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include <elrun/process_group.hpp>
@@ -62,7 +63,7 @@ inline constexpr Duration patience_min = 600s;
 /// Where the arrays of a job lie, as far as its world has to know.
 struct WorldArrays {
   Memory* memory = nullptr;      ///< None: the host's.
-  const Clock* clock = nullptr;  ///< For waits; with a device's memory.
+  const Clock* clock = nullptr;  ///< For waits, with a device's memory, and for `exchanged`; none: it stays 0.
 };
 
 /// The generation of a job that runs. Used from the job's thread, and in rounds from the communication thread, one at a time; the end of the
@@ -114,6 +115,8 @@ class JobWorld {
   /// Waits for all that the arrays' stream was given, as `patience` allows; `what` it was is for failures. On this rank alone, in any world: what is
   /// read after it is there. Fails as an exchange does, and throws Error where the device fails. On the host there is nothing to wait for.
   Result<void> wait_for_arrays(std::string_view what);
+  /// How long the thread that made this world has been in `exchange` so far, with the waits for others.
+  [[nodiscard]] Duration exchanged() const { return exchanged_; }
   /// Everybody's bytes, in rank order; they may differ in length.
   Result<std::vector<ByteVector>> all_gather(ByteSpan mine);
   /// The leader's bytes; what others pass does not matter.
@@ -146,6 +149,8 @@ class JobWorld {
   std::unique_ptr<Peers> peers_;
   std::atomic<Duration> patience_{patience_min};
   std::atomic<Call> call_{Call::none};
+  const std::thread::id thread_ = std::this_thread::get_id();
+  Duration exchanged_{};
 
  public:
   ~JobWorld();

@@ -282,6 +282,9 @@ class LinkSession final : public Session {
   void progress(const StepProgress& progress) override {
     if (!forked()) link_->progress(progress);
   }
+  void ended(const StepProgress& last) override {
+    if (!forked()) link_->progress(last);
+  }
   void cannot_go_on(const Failure& why) override {
     if (!forked() && why.code != Code::generation_over) link_->cannot_go_on(why);
   }

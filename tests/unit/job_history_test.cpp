@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/http/pages.hpp"
+#include "launcher/report/events.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace elrun;
@@ -222,6 +223,60 @@ TEST_CASE("the status can be read by programs and by people", "[pages]") {
   CHECK(has(*text, "     3      1      101  running\n"));
   CHECK(processes_in(page.body) == std::vector<std::int64_t>{77, 100, 101});
   CHECK(has(*text, "  program: train.py\n"));
+}
+
+TEST_CASE("the status, the metrics and the event log say what time went into", "[pages][ledger]") {
+  Node node;
+  node.on(LinkUp{});
+  node.pass(1s);
+  node.begin(1);
+  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(WorkerSaid{6, Hello{.rank = 3, .world = 4, .is_job = true}});
+  node.pass(2s);
+  node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f, {.step = 1500ms, .waiting = 250ms}}});
+  node.on(WorkerSaid{6, StepDecided{generation(1), 10, 90, 2.5f, {.step = 1500ms, .waiting = 250ms}}});  // the same step: said already
+  node.pass(1s);
+  const Ledger& ledger = node.record().ledger;
+  const auto of = [&](TimeCause cause) { return ledger.totals()[static_cast<std::size_t>(cause)]; };
+  SECTION("of a job that runs") {
+    const std::string text = node.metrics_text();
+    CHECK(has(text, "# TYPE elrun_time_seconds_total counter\n"));
+    CHECK(has(text, "elrun_time_seconds_total{cause=\"rendezvous\"} 1\n"));
+    CHECK(has(text, "elrun_time_seconds_total{cause=\"start\"} 0.5\n"));
+    CHECK(has(text, "elrun_time_seconds_total{cause=\"steps\"} 1.25\n"));  // what is not over yet is in no counter
+    CHECK(has(text, "elrun_time_seconds_total{cause=\"waiting\"} 0.25\n"));
+    CHECK(has(*status_for_people(status_page(node.glance())),
+              "  time: 4.0 s: rendezvous 25.0 %, start 12.5 %, steps 56.2 %, waiting for the slowest rank 6.2 %\n"));
+  }
+  SECTION("of one that has recovered, with the points of it") {
+    node.end(1, {.signal = SIGKILL});
+    node.pass(1s);
+    node.hear(Revoke{generation(1), worker_killed, EndCause::failure});
+    node.pass(1s);
+    node.on(WorkerSaid{5, GenerationOver{generation(1), {Code::generation_over, Remedy::rejoin, "over"}}});
+    node.end(0, {.signal = SIGTERM});
+    node.begin(2);
+    CHECK(of(TimeCause::again) == 1s);
+    CHECK(of(TimeCause::detect) == 1s);
+    CHECK(of(TimeCause::stop) == 1s);
+    const auto page = nlohmann::json::parse(status_page(node.glance()));
+    CHECK(page["time"]["incidents"] == 1);
+    CHECK(page["time"]["last_incident"]["at_seconds"]["pushed"] == 5.0);
+    INFO(*status_for_people(page.dump()));
+    CHECK(has(
+        *status_for_people(page.dump()),
+        "  1 incident; the last ended generation 1: rank 3 ended by signal 9 (SIGKILL)\n    seen 4.000 s, pushed 5.000 s, stopped 6.000 s, "
+        "agreed 6.000 s\n"));
+    const auto line = nlohmann::json::parse(event_line({.run = RunId{"job"}, .host = "n"}, ledger, 7'000'000'000));
+    CHECK(line["name"] == "elrun.time");
+    CHECK(line["metadata"]["by_cause"]["recovery_detect"] == 1.0);
+  }
+  SECTION("of one that ends: its last save is no step") {
+    node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f, {.saves = 750ms}}});
+    node.on(WorkerSaid{5, JobOver{generation(1)}});
+    CHECK(of(TimeCause::saves) == 750ms);
+    CHECK(of(TimeCause::again) == 0s);
+  }
 }
 
 TEST_CASE("the status says how long ago the last step was decided, also in the generation after it", "[pages]") {

@@ -160,6 +160,13 @@ TEST_CASE("workers that tell of no steps run a program", "[ledger]") {
   ledger.world_began(at(1s), 1, 2);
   ledger.lost(at(3s), "");
   CHECK(of(ledger, TimeCause::program) == 2s);
+  ledger.pushed(at(3s), "");
+  ledger.stopped(at(3s));
+  ledger.world_began(at(4s), 2, 2);
+  ledger.lost(at(9s), "again");
+  CHECK(of(ledger, TimeCause::program) == 7s);
+  CHECK(of(ledger, TimeCause::restart) == 0s);
+  CHECK(ledger.incident_count() == 2);
 }
 
 TEST_CASE("whatever comes, the sum is the wall time, nothing falls, and points are in order", "[ledger]") {

@@ -15,6 +15,7 @@ struct VoteHeader {
   std::uint64_t number, lineage[2], step, finite, leaves, stops, audit_hash;
   double audit_probability;
   UpdateSaid update;
+  std::int64_t own;
 };
 constexpr std::size_t slot_bytes = sizeof(std::uint64_t) + sizeof(float);
 
@@ -72,7 +73,7 @@ void VoteExchange::write(const VoteSaid& mine) {
                           mine.vote.step,    mine.vote.finite,
                           mine.leaves,       mine.stops,
                           mine.audit_hash,   mine.audit_probability,
-                          mine.update};
+                          mine.update,       mine.own.count()};
   std::size_t at = put(blob, 0, std::span{&header, 1});
   at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
   at = put(blob, at, std::span<const float>{my_losses_});
@@ -100,7 +101,8 @@ VoteSaid VoteExchange::said(std::uint32_t rank) const {
           .stops = header.stops != 0,
           .audit_hash = header.audit_hash,
           .audit_probability = header.audit_probability,
-          .update = header.update};
+          .update = header.update,
+          .own = Duration{header.own}};
 }
 
 float VoteExchange::sum_of_losses() const { return fold_leaves(std::span<const float>{losses_}, FoldFunctor{}); }

@@ -25,6 +25,7 @@ struct VoteSaid {
   std::uint64_t audit_hash = 0;
   double audit_probability = 0;
   UpdateSaid update;
+  Duration own{};  ///< See TimesSpent.
 };
 
 class VoteExchange {

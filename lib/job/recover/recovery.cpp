@@ -32,6 +32,7 @@ void Job::Impl::rejoin() {
   }
   world.renew();
   recovery_.begin();
+  times_.begin_generation();
   initial_values_.begin_generation();
   departure_.begin_generation();
 }
@@ -81,7 +82,9 @@ MemberStatus Job::Impl::status() const {
 /// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
 void Job::Impl::settle() {
   world.now(Call::meeting);
+  const Instant begun = host.clock.now();
   expect(world, world.join());
+  times_.connected(begun, host.clock.now());
   same_job_everywhere(world, agreements());
   expect(world, array_meeting_.meet(world));
   recovery_.gather(world, status(), plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
@@ -128,6 +131,7 @@ void Job::Impl::go_on_together() {
   if (recovery_.transfer().complete && recovery_.transfer().moves) move_host_state();
   held_.complete();
   recovery_.finish();
+  times_.ready(host.clock.now(), world.exchanged());
 }
 
 /// From a checkpoint, or from nothing.

@@ -36,6 +36,7 @@
 #include "lib/job/state/initial_values.hpp"
 #include "lib/job/state/model_state.hpp"
 #include "lib/job/state/shared_buffers.hpp"
+#include "lib/job/straggler_watch.hpp"
 #include "lib/job/times_spent.hpp"
 #include "lib/job/world.hpp"
 
@@ -154,6 +155,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   /// Where in the step the program is.
   [[nodiscard]] Phase phase() const;
   Result<void> exchange_votes(const Vote& mine);
+  void tell_of_straggler();
   bool reduce_and_vote();
   /// A constant of the job, never of the world.
   [[nodiscard]] float per_slot() const { return 1.0f / static_cast<float>(plan().slots()); }
@@ -170,6 +172,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   Absence absence_{host.clock, host.session, world};
   Departure departure_{host.session};
   TimesSpent times_;
+  StragglerWatch stragglers_;
   JobSaves saves_{host, world, absence_, departure_};
   SharedBuffers shared_buffers_{host.share, host.log, memory()};
   ArrayMeeting array_meeting_{host.device_groups, host.session, memory(), host.clock, host.log};

@@ -9,6 +9,7 @@
 
 #include "lib/base/failure.hpp"
 #include "lib/base/planted.hpp"
+#include "lib/base/words.hpp"
 #include "lib/job/declare/plan.hpp"
 #include "lib/job/declare/sampler.hpp"
 #include "lib/job/evaluate/evaluation.hpp"
@@ -126,15 +127,28 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
       return f;
     }
     times_.hear_own(said.own);
+    stragglers_.hear(said.own,
+                     step_.audit().is_chosen() ? 0 : reducer_.slots_by_rank()[r].size());  // an audit's slot is one more for some rank
     member_leaves |= said.leaves;
     stops |= said.stops;
   }
+  tell_of_straggler();
   departure_.set_member_leaves(member_leaves);
   decided_.decide({.squares = reducer_.sum_of_squares(votes_.all_norm_nodes()),
                    .loss = votes_.sum_of_losses() * per_slot(),
                    .tokens = votes_.tokens(),
                    .stops = stops});
   return {};
+}
+
+void Job::Impl::tell_of_straggler() {
+  const auto straggler = stragglers_.end_step();
+  if (!straggler || !world.leads()) return;
+  const MemberStatus& who = recovery_.statuses()[straggler->rank];
+  host.log.warning(fmt::format(
+      "rank {} (node {}, {}) is slow: a slot takes it {:.1f} times as long as the median of the other ranks, in {} steps in a row; the job has lost {} to it",
+      straggler->rank, who.node, who.device.kind == DeviceKind::host ? "on the CPU" : fmt::format("device cuda:{}", who.device.index),
+      straggler->times, straggler->steps, for_people(straggler->lost)));
 }
 
 // ---- apply

@@ -16,6 +16,7 @@ namespace elrun::inline v0 {
 
 class TimesSpent {
  public:
+  static constexpr Duration own_max = 24h;  ///< Of a step; the sum of 2^16 ranks' fits.
   /// Nothing of a generation that is over is said in the next one.
   void begin_generation() { *this = {}; }
   void connected(Instant begun, Instant now) {
@@ -25,11 +26,13 @@ class TimesSpent {
   /// All members have the state. `exchanged`, here and below: so long this rank has been in exchanges, since whenever.
   void ready(Instant now, Duration exchanged) {
     if (connected_) times_.restore += now - *std::exchange(connected_, std::nullopt);
-    begin_own(now, exchanged);
+    together(now, exchanged);
   }
+  /// Here all ranks go on together: own time begins anew. An evaluation's slots are no step's.
+  void together(Instant now, Duration exchanged) { own_since_ = now, exchanged_before_ = exchanged; }
   void saved(Instant begun, Instant now, Duration exchanged) {
     times_.saves += now - begun;
-    begin_own(now, exchanged);
+    together(now, exchanged);
   }
   void begin_step(Instant now) { step_ = now; }
   /// This rank's own time, since all were together last.
@@ -50,15 +53,13 @@ class TimesSpent {
     if (ranks_ > 0) said.waiting = longest_ - sum_ / ranks_;
     longest_ = sum_ = {};
     ranks_ = 0;
-    begin_own(now, exchanged);
+    together(now, exchanged);
     return said;
   }
   /// The end of the job: saves after its last step.
   [[nodiscard]] StepTimes left() { return {.saves = std::exchange(times_.saves, {})}; }
 
  private:
-  static constexpr Duration own_max = 24h;  // with 2^16 ranks the sum fits
-  void begin_own(Instant now, Duration exchanged) { own_since_ = now, exchanged_before_ = exchanged; }
   StepTimes times_;
   std::optional<Instant> step_, connected_;
   Instant own_since_{};

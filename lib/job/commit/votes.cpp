@@ -1,11 +1,13 @@
 #include "lib/job/commit/votes.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "kernels/fold.hpp"
 #include "lib/base/assert.hpp"
 #include "lib/job/gradients/tree.hpp"
+#include "lib/job/times_spent.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -102,7 +104,7 @@ VoteSaid VoteExchange::said(std::uint32_t rank) const {
           .audit_hash = header.audit_hash,
           .audit_probability = header.audit_probability,
           .update = header.update,
-          .own = Duration{header.own}};
+          .own = std::clamp<Duration>(Duration{header.own}, Duration{0}, TimesSpent::own_max)};
 }
 
 float VoteExchange::sum_of_losses() const { return fold_leaves(std::span<const float>{losses_}, FoldFunctor{}); }

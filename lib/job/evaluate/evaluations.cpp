@@ -85,6 +85,7 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
   step_.set_evaluating(false);
   if (world.over() || (gathers() && !scopes_.end_phase(ended))) return {};
   const auto parts = world.all_gather(forward == nullptr ? ByteSpan{} : mine.bytes());
+  times_.together(host.clock.now(), world.exchanged());
   if (!parts.ok() || forward == nullptr) return {};
   auto result = fold_evaluation(count, plan().micro_batch, by_rank, *parts, world.rank());
   if (result.ok()) return std::move(result).value();

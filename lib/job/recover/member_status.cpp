@@ -56,6 +56,8 @@ ByteVector encode(const MemberStatus& s) {
   w.put(s.cut.part);
   w.put(static_cast<std::uint8_t>(s.whole_parameters));
   w.put_text(s.node);
+  w.put(static_cast<std::uint8_t>(s.device.kind));
+  w.put(static_cast<std::uint32_t>(s.device.index));
   w.put(s.evaluations);
   w.put_bytes(s.evaluation);
   return w.take();
@@ -85,11 +87,15 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.cut.part = r.get<std::uint32_t>();
   s.whole_parameters = r.get<std::uint8_t>() != 0;
   s.node = r.get_text(node_name_max);
+  const auto kind = r.get<std::uint8_t>();
+  s.device = {kind == 0 ? DeviceKind::host : DeviceKind::cuda, static_cast<int>(r.get<std::uint32_t>())};
   s.evaluations = r.get<std::uint64_t>();
   const ByteSpan evaluation = r.get_bytes(evaluation_bytes_max);
   s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
-  if (s.cut.part >= s.cut.parts || k.applied > k.decided || k.decided > k.voted || k.voted > k.applied + 1) r.mark_broken();
+  if (kind > static_cast<std::uint8_t>(DeviceKind::cuda) || s.device.index < 0 || s.cut.part >= s.cut.parts || k.applied > k.decided ||
+      k.decided > k.voted || k.voted > k.applied + 1)
+    r.mark_broken();
   ELRUN_TRY(r.finish("a member's status"));
   return s;
 }

@@ -10,6 +10,8 @@
 
 #include <elrun/result.hpp>
 
+#include <elrun/device.hpp>
+
 #include "lib/base/bytes.hpp"
 #include "lib/job/commit/commit.hpp"
 #include "lib/job/commit/decision.hpp"
@@ -31,7 +33,8 @@ struct MemberStatus {
   std::uint64_t saved_step = 0;
   Cut cut{};                      ///< The shard that it holds of what is sharded. Of replicated state that is all.
   bool whole_parameters = true;   ///< Parameters outside of its shard are of the same step, too.
-  std::string node;               ///< Where it runs.
+  std::string node;               ///< Where it runs,
+  Device device{};                ///< and computes.
   std::uint64_t evaluations = 0;  ///< Decided since its last step was applied,
   ByteVector evaluation{};        ///< and what the last of them came to; empty: there is none.
   friend bool operator==(const MemberStatus&, const MemberStatus&) = default;

@@ -33,6 +33,7 @@ void Job::Impl::rejoin() {
   world.renew();
   recovery_.begin();
   times_.begin_generation();
+  stragglers_.begin_generation();
   initial_values_.begin_generation();
   departure_.begin_generation();
 }
@@ -75,6 +76,7 @@ MemberStatus Job::Impl::status() const {
           .cut = state_.cut(),
           .whole_parameters = state_.is_whole(),
           .node = host.session.place().node.value(),
+          .device = host.device,
           .evaluations = decided_.evaluations(),
           .evaluation = decided_.evaluation()};
 }

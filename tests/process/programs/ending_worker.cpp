@@ -1,6 +1,6 @@
 // A small Job that ends as its test says: ending_worker STEPS HOW [STEP] [CHECKPOINTS]. HOW is one of: train; exit (std::exit(0) in a slot of
 // STEP), return (before STEP's slots), stop (job.stop() after STEP steps), stop_inside (in a slot of step STEP, and then, in the first generation, rank 0 dies),
-// look (never asks for a step). Steps take 5 ms.
+// look (never asks for a step), slow (the worker of rank STEP takes 200 ms more for a slot). Slots take 5 ms.
 
 #include <chrono>
 #include <csignal>
@@ -41,6 +41,8 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
   if (how == "die") std::_Exit(3);
   if (how == "look") return job.print("looked");
   bool dies = how == "stop_inside" && !begins_again() && job.prints();
+  const char* rank = std::getenv("RANK");
+  const bool is_slow = how == "slow" && rank != nullptr && rank == std::to_string(at);
   while (auto step = job.next_step()) {
     if (how == "return" && step->number() == at) return;
     for (elrun::Slot& slot : step->slots()) {
@@ -49,7 +51,7 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
         job.stop();
         if (dies) std::raise(SIGKILL);
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds{5});
+      std::this_thread::sleep_for(std::chrono::milliseconds{is_slow ? 205 : 5});
       const auto scope = unit.use_grad();
       for (std::size_t i = 0; i < weights; ++i)
         tensor.grad()[i] = tensor.data()[i] * static_cast<float>(slot.index() + 1) - static_cast<float>(step->number());

@@ -13,8 +13,8 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t read_bytes_max = 4u << 20;  // in one call
-static_assert(read_bytes_max % block_bytes_max == 0);
+constexpr std::uint64_t read_bytes =
+    1u << 20;  // in one call, or one block: what was just read is still in the cache when it is summed and copied
 constexpr std::size_t open_files_max = 64;
 
 }  // namespace
@@ -38,8 +38,7 @@ BlockReader::BlockReader(Files& files, const Path& directory, const Manifest& ma
     : files_{files}, directory_{directory}, manifest_{manifest}, got_{std::move(got)} {
   shared_ = items_of(shared, true);
   alone_ = items_of(alone, false);
-  for (std::size_t w = 0; w < window_bytes_.size(); ++w)
-    if (ByteVector& buffer = buffers_[w % 2]; buffer.size() < window_bytes_[w]) buffer.resize(window_bytes_[w]);
+  for (std::size_t w = 0; w < window_bytes_.size(); ++w) buffers_[w % 2].grow(window_bytes_[w]);
   const std::size_t useful = std::min<std::size_t>(limits.readers, shared_.size() + alone_.size());
   threads_.reserve(useful);
   try {
@@ -64,7 +63,7 @@ BlockReader::Items BlockReader::items_of(const std::vector<Window>& windows, boo
     const std::size_t before = items.size();
     for (FileRange rest : windows[w])
       while (rest.bytes > 0) {
-        const std::uint64_t now = std::min(rest.bytes, read_bytes_max);
+        const std::uint64_t now = std::min(rest.bytes, std::max(read_bytes, manifest_.files[rest.file].block_bytes));
         items.push_back({{rest.file, rest.offset, now}, is_shared ? std::optional{w} : std::nullopt, is_shared ? at : 0});
         rest.offset += now, rest.bytes -= now, at += now;
       }
@@ -92,7 +91,7 @@ std::optional<BlockReader::Item> BlockReader::take() {
 }
 
 void BlockReader::work() {
-  ByteVector own;
+  AlignedBytes own;
   for (std::unique_lock lock{mutex_};;) {
     std::optional<Item> item;
     changed_.wait(lock, [&] { return stop_ || !result_.ok() || is_done() || (item = take()); });
@@ -103,11 +102,11 @@ void BlockReader::work() {
   }
 }
 
-void BlockReader::read(const Item& item, ByteVector& own) {
+void BlockReader::read(const Item& item, AlignedBytes& own) {
   auto done = [&]() -> Result<void> {
     try {
-      if (!item.window && own.size() < item.range.bytes) own.resize(std::min(read_bytes_max, item.range.bytes));
-      return try_to_read(item, std::span{item.window ? buffers_[*item.window % 2] : own}.subspan(item.at, item.range.bytes));
+      if (!item.window) own.grow(item.range.bytes);
+      return try_to_read(item, (item.window ? buffers_[*item.window % 2] : own).bytes().subspan(item.at, item.range.bytes));
     } catch (const std::bad_alloc&) {
       return Failure{Code::exhausted, Remedy::retry, "there is no memory on the host to read a checkpoint"};
     }
@@ -156,7 +155,7 @@ ByteSpan BlockReader::window(std::size_t number) {
     while (missing_[number] > 0 && result_.ok()) {
       const std::optional<Item> item = take();  // of this window: windows come in order
       lock.unlock();
-      ByteVector none;
+      AlignedBytes none;
       read(*item, none);
       lock.lock();
     }
@@ -164,7 +163,7 @@ ByteSpan BlockReader::window(std::size_t number) {
     changed_.notify_all();
     changed_.wait(lock, [&] { return missing_[number] == 0 || (!result_.ok() && busy_ == 0); });
   }
-  return ByteSpan{buffers_[number % 2]}.first(window_bytes_[number]);
+  return ByteSpan{buffers_[number % 2].bytes()}.first(window_bytes_[number]);
 }
 
 void BlockReader::read_alone(std::size_t windows) {
@@ -176,7 +175,7 @@ void BlockReader::read_alone(std::size_t windows) {
     changed_.wait(lock, [&] { return alone_read_ >= wanted || (!result_.ok() && busy_ == 0); });
     return;
   }
-  ByteVector own;
+  AlignedBytes own;
   while (alone_read_ < wanted && result_.ok()) {
     const std::optional<Item> item = take();
     lock.unlock();

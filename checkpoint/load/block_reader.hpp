@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <thread>
@@ -18,6 +19,27 @@
 #include "checkpoint/storage/shard_file.hpp"
 
 namespace elrun::inline v0 {
+
+/// Memory that storage can be read into directly.
+class AlignedBytes {
+ public:
+  /// Contents unspecified afterwards. Throws std::bad_alloc.
+  void grow(std::uint64_t bytes) {
+    if (bytes <= size_) return;
+    data_.reset();
+    size_ = (bytes + alignment - 1) / alignment * alignment;
+    data_.reset(static_cast<std::byte*>(::operator new (size_, std::align_val_t{alignment})));
+  }
+  [[nodiscard]] std::span<std::byte> bytes() const { return {data_.get(), size_}; }
+
+ private:
+  static constexpr std::size_t alignment = 4096;
+  struct Free {
+    void operator()(std::byte* bytes) const { ::operator delete (bytes, std::align_val_t{alignment}); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  std::uint64_t size_ = 0;
+};
 
 struct LoadLimits {
   unsigned readers = 0;                    ///< Threads that read; 0: the calling one does.
@@ -60,7 +82,7 @@ class BlockReader {
   void work();
   std::optional<Item> take();
   [[nodiscard]] bool is_done() const { return shared_.empty() && alone_.empty(); }
-  void read(const Item& item, ByteVector& own);
+  void read(const Item& item, AlignedBytes& own);
   Result<void> try_to_read(const Item& item, std::span<std::byte> out);
   Result<std::shared_ptr<const ShardReader>> shard(std::uint32_t file);
 
@@ -78,7 +100,7 @@ class BlockReader {
   std::size_t alone_read_ = 0;               // items
   std::size_t in_use_ = 0;                   // the window that was asked for
   std::size_t busy_ = 0;                     // items that are being read
-  ByteVector buffers_[2];
+  AlignedBytes buffers_[2];
   Result<void> result_{};
   bool stop_ = false;
 

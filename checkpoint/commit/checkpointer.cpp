@@ -10,6 +10,7 @@
 #include "checkpoint/commit/look.hpp"
 #include "checkpoint/commit/resume.hpp"
 #include "checkpoint/format/records.hpp"
+#include "checkpoint/storage/in_parallel.hpp"
 #include "checkpoint/storage/shard_file.hpp"
 #include "checkpoint/storage/storage.hpp"
 #include "lib/base/failure.hpp"
@@ -35,14 +36,14 @@ Result<void> Checkpointer::open_root() {
   return {};
 }
 
-Result<Start> Checkpointer::start(const Outside& outside) {
-  auto started = begin(outside);
+Result<Start> Checkpointer::start(const Outside& outside, const AskRanks& ask) {
+  auto started = begin(outside, ask);
   if (started.ok()) return started;
   fence_.release();  // no save before a start that succeeded
   return root_.explained(std::move(started).failure());
 }
 
-Result<Start> Checkpointer::begin(const Outside& outside) {
+Result<Start> Checkpointer::begin(const Outside& outside, const AskRanks& ask) {
   ELRUN_TRY(open_root());
   // Before anything is written: where the storage is not mounted, its mount point stays as it is.
   std::vector<std::string> unsaid;
@@ -54,10 +55,10 @@ Result<Start> Checkpointer::begin(const Outside& outside) {
   // What --begin_anew gives up may be all that is left of a damaged root. Looked into here, for a start that is refused takes over nothing.
   if (!findings.begin_anew)
     for (const Found& f : before.found) expected.looked.push_back({.id = f.id});
-  ELRUN_TRY(decided(root_, std::move(expected)));
+  ELRUN_TRY(decided(root_, std::move(expected), ask));
   if (auto claimed = claim_fence(before); !claimed.ok()) {  // before the listing: whatever was acknowledged until now is in it
     if (claimed.failure().code != Code::not_permitted) return std::move(claimed).failure();
-    return start_without_fence(std::move(findings), std::move(unsaid), std::move(claimed).failure());
+    return start_without_fence(std::move(findings), std::move(unsaid), ask, std::move(claimed).failure());
   }
 
   Start start{.fence = fence_.number()};
@@ -67,7 +68,7 @@ Result<Start> Checkpointer::begin(const Outside& outside) {
   for (const Found& f : timeline(findings.view.found, findings.view.highest)) line.push_back(f.id);
   ELRUN_TRY_ASSIGN(const auto run, root_.read_or_rebuild_run(line));
   if (run) findings.view.root = run->root;
-  ELRUN_TRY_ASSIGN(Resumption go, decided(root_, std::move(findings)));
+  ELRUN_TRY_ASSIGN(Resumption go, decided(root_, std::move(findings), ask));
   for (const LookedInto& damaged : go.to_mark) (void)root_.quarantine(damaged.id, Failure{Code::corrupt, Remedy::fix_config, damaged.why});
   tell(start, go);
   timeline_ = go.inherits;
@@ -142,7 +143,7 @@ Result<void> Checkpointer::claim_fence(const RootView& before) {
 
 /// Under a root that cannot be written. What a start writes is for those who come after it, and this one leaves nothing to them: no save is
 /// possible before it has claimed a fence.
-Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<std::string> notes, Failure why) {
+Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<std::string> notes, const AskRanks& ask, Failure why) {
   if (findings.begin_anew) return why;  // what is given up has to be written down
   ELRUN_TRY(fence_.go_without(root_));
   std::vector<CheckpointId> line;
@@ -150,7 +151,7 @@ Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<s
   ELRUN_TRY_ASSIGN(const auto found, root_.of_reading(root_.find_run(line)));
   if (!found.run) return why;
   findings.view.root = found.run->root;
-  ELRUN_TRY_ASSIGN(Resumption go, decided(root_, std::move(findings)));
+  ELRUN_TRY_ASSIGN(Resumption go, decided(root_, std::move(findings), ask));
   if (!go.from) return why;
   go.notes.push_back(fmt::format(
       "checkpoint root {} cannot be written ({}): going on from checkpoint {}, and no checkpoint can be saved until this user may "
@@ -159,6 +160,28 @@ Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<s
   Start start{.notes = std::move(notes)};
   tell(start, go);
   return start;
+}
+
+ShardFindings Checkpointer::check_shards(const ShardQuestion& check, unsigned threads) const {
+  ShardFindings found{.rank = root_.saver().rank.value()};
+  const Path directory = root_.path_of(check.id);
+  const auto read = read_manifest(root_.files(), directory);
+  if (!read.ok() || read->crc != check.manifest_crc) {
+    found.is_blind = true;
+    found.why = read.ok() ? fmt::format("{} is another one than the leader's", (directory / manifest_file).string()) : read.failure().what;
+    return found;
+  }
+  const auto share = share_of_checks(static_cast<std::uint32_t>(read->manifest.files.size()), found.rank, root_.saver().world.value());
+  std::vector<Result<void>> results(share.size());
+  in_parallel(share.size(), threads, [&](std::size_t i) {
+    results[i] = verify_shards(root_.files(), directory, read->manifest, std::span{&share[i], 1});
+  });
+  for (std::size_t i = 0; i < share.size(); ++i) {
+    if (results[i].ok()) continue;
+    if (found.bad.empty()) found.why = results[i].failure().what;
+    found.bad.push_back(share[i]);
+  }
+  return found;
 }
 
 Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const Fragment> fragments) {

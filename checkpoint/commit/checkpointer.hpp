@@ -4,6 +4,7 @@
 ///
 ///   every rank   open_root()                       fails when the root holds another plan or model
 ///   leader       start(witnesses) -> Start         claims the fence, chooses the checkpoint, publishes both
+///   every rank   check_shards(check) -> findings   as often as the leader asks for it meanwhile
 ///   every rank   load(start, fragments, group)     when there is a choice; all ranks the same one, together
 ///   leader       reject(start, why)                after a rank's load failed with `corrupt`; then start() again
 ///
@@ -29,6 +30,7 @@
 #include "checkpoint/commit/ownership.hpp"
 #include "checkpoint/commit/resume.hpp"
 #include "checkpoint/commit/root.hpp"
+#include "checkpoint/commit/shard_checks.hpp"
 #include "checkpoint/format/model.hpp"
 #include "checkpoint/format/names.hpp"
 #include "checkpoint/load/shared_load.hpp"
@@ -65,9 +67,13 @@ class Checkpointer {
   /// when one was acknowledged and is missing, by the storage itself or by `outside`: before it has written anything, unless
   /// `Saver::begin_anew` gives it up. A job is never silently begun again, or set back. Where the root cannot be written and holds
   /// a checkpoint that can be used, that one is the choice, without a fence: then only a `start_with_state()` that succeeds permits saves.
-  Result<Start> start(const Outside& outside = {});
+  /// `ask`: has all ranks look into the shards of a checkpoint; without it the leader looks into all of them.
+  Result<Start> start(const Outside& outside = {}, const AskRanks& ask = {});
   /// The same for a job that goes on from what its members hold, and only saves. Fails with `not_found` when the root is gone as a whole.
   Result<Start> start_with_state(std::span<const Witness> outside = {});
+
+  /// Any rank, while the leader starts: looks into its share of the shards, with as many threads.
+  ShardFindings check_shards(const ShardQuestion& check, unsigned threads = 0) const;
 
   /// All ranks of `group`, with the start that the leader published. Fills `fragments` and returns the host state; every block is read by one rank, and
   /// checked. The same result on all ranks. After a failure the fragments' contents are unspecified.
@@ -122,11 +128,11 @@ class Checkpointer {
   Result<void> retain(std::uint32_t keep);
 
  private:
-  Result<Start> begin(const Outside& outside);
+  Result<Start> begin(const Outside& outside, const AskRanks& ask);
   Result<Manifest> manifest_to_load(const Start& start) const;
   Result<Start> begin_with_state(std::span<const Witness> outside);
   Result<void> claim_fence(const RootView& before);
-  Result<Start> start_without_fence(Findings findings, std::vector<std::string> notes, Failure why);
+  Result<Start> start_without_fence(Findings findings, std::vector<std::string> notes, const AskRanks& ask, Failure why);
   void tell(Start& start, const Resumption& go) const;
   void drive(CommitMachine& save, std::optional<CommitAction> next, const std::function<Result<void>()>& still_owner);
   Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);

@@ -49,15 +49,37 @@ Result<void> look_for_fences(const CheckpointRoot& root, FenceNumber below, Root
   return {};
 }
 
+/// The shards, by all ranks. What one of them finds bad is looked into here: it decides, for a rank that sees another storage than the leader must
+/// not condemn what is whole.
+Result<void> ask_for_shards(const CheckpointRoot& root, const CheckpointId& id, const ReadManifest& read, const AskRanks& ask) {
+  const auto files = static_cast<std::uint32_t>(read.manifest.files.size());
+  ELRUN_TRY_ASSIGN(const auto findings, ask({id, read.crc}));
+  for (const ShardFindings& found : findings) {
+    if (found.is_good()) continue;
+    std::vector<std::uint32_t> doubtful =
+        found.is_blind ? share_of_checks(files, found.rank, static_cast<std::uint32_t>(findings.size())) : found.bad;
+    std::erase_if(doubtful, [&](std::uint32_t file) { return file >= files; });
+    ELRUN_TRY(verify_shards(root.files(), root.path_of(id), read.manifest, doubtful));
+    root.log().warning(fmt::format("rank {} cannot read all of checkpoint {}, but the leader can ({}): do all nodes see the same {}?",
+                                   found.rank, to_string(id), found.why, root.path().string()));
+  }
+  return {};
+}
+
 /// Reads the chain from COMMIT to the shards' block tables. A failure is what neither damage nor a bad moment of the storage explains.
-Result<LookedInto> look_into(const CheckpointRoot& root, const CheckpointId& id, const std::string& root_identity) {
+Result<LookedInto> look_into(const CheckpointRoot& root, const CheckpointId& id, const std::string& root_identity, const AskRanks& ask) {
   auto names = root.files().list(root.path_of(id));
   if (!names.ok() && names.failure().code == Code::io) names = root.files().list(root.path_of(id));  // a bad moment?
   if (!names.ok() && names.failure().code == Code::io) return LookedInto{id, LookedInto::As::unreadable, names.failure().what};
   if (!names.ok() && names.failure().code != Code::not_found) return std::move(names).failure();
-  auto verified = verify_checkpoint(root.files(), root.path_of(id), id, root_identity);
-  if (!verified.ok() && verified.failure().code == Code::io)  // a network file system may have had a bad moment
-    verified = verify_checkpoint(root.files(), root.path_of(id), id, root_identity);
+  const auto verify = [&]() -> Result<ReadManifest> {
+    if (!ask) return verify_checkpoint(root.files(), root.path_of(id), id, root_identity);
+    ELRUN_TRY_ASSIGN(ReadManifest read, verify_manifest(root.files(), root.path_of(id), id, root_identity));
+    ELRUN_TRY(ask_for_shards(root, id, read, ask));
+    return read;
+  };
+  auto verified = verify();
+  if (!verified.ok() && verified.failure().code == Code::io) verified = verify();  // a network file system may have had a bad moment
   if (verified.ok()) return LookedInto{.id = id, .manifest_crc = verified->crc};
   const Failure& why = verified.failure();
   if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?
@@ -123,12 +145,12 @@ Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<c
   return view;
 }
 
-Result<Resumption> decided(const CheckpointRoot& root, Findings findings) {
+Result<Resumption> decided(const CheckpointRoot& root, Findings findings, const AskRanks& ask) {
   for (;;) {
     auto next = decide(findings);
     if (auto* no = std::get_if<Failure>(&next)) return std::move(*no);
     if (auto* go = std::get_if<Resumption>(&next)) return std::move(*go);
-    ELRUN_TRY_ASSIGN(auto looked, root.of_reading(look_into(root, std::get<LookInto>(next).id, findings.view.root)));
+    ELRUN_TRY_ASSIGN(auto looked, root.of_reading(look_into(root, std::get<LookInto>(next).id, findings.view.root, ask)));
     findings.looked.push_back(std::move(looked));
   }
 }

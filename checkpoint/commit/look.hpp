@@ -7,6 +7,7 @@
 
 #include "checkpoint/commit/resume.hpp"
 #include "checkpoint/commit/root.hpp"
+#include "checkpoint/commit/shard_checks.hpp"
 
 namespace elrun::inline v0 {
 
@@ -15,8 +16,8 @@ namespace elrun::inline v0 {
 [[nodiscard]] Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<const Witness> outside,
                                     std::vector<std::string>& notes);
 
-/// What `decide` comes to. Looks into each checkpoint that it asks for: the chain from COMMIT to the shards' block tables is read. Writes
-/// nothing. A failure is the decision's own, or what neither damage nor a bad moment of the storage explains.
-[[nodiscard]] Result<Resumption> decided(const CheckpointRoot& root, Findings findings);
+/// What `decide` comes to. Looks into each checkpoint that it asks for: the chain from COMMIT to the shards' block tables is read, that of the shards by all
+/// ranks where they can be asked. Writes nothing. A failure is the decision's own, or what neither damage nor a bad moment of the storage explains.
+[[nodiscard]] Result<Resumption> decided(const CheckpointRoot& root, Findings findings, const AskRanks& ask = {});
 
 }  // namespace elrun::inline v0

@@ -187,10 +187,8 @@ class Sharing {
   Result<void> find_pieces(const Keep& keep) {
     std::vector<std::size_t> next(by_rank_.size(), 0);
     for (std::uint32_t kind = 0; kind < manifest_.model.kinds.size(); ++kind)
-      for (const Located& found :
-           locate(manifest_.layout, manifest_.model, manifest_.files, asked_of_kind(by_rank_, kind, next, sets_)))
-        if (const FileRange range = range_of(found); keep(range))
-          pieces_.push_back({range, static_cast<std::uint32_t>(found.part.index)});
+      for (const Located& found : locate(manifest_.layout, manifest_.model, manifest_.files, asked_of_kind(by_rank_, kind, next, sets_)))
+        if (const FileRange range = range_of(found); keep(range)) pieces_.push_back({range, static_cast<std::uint32_t>(found.part.index)});
     std::vector<std::uint32_t> all(by_rank_.size());
     std::iota(all.begin(), all.end(), 0u);
     const std::uint32_t everybody = sets_.number_of(std::move(all));
@@ -200,8 +198,8 @@ class Sharing {
     for (const Piece& p : pieces_) {
       const FileRecord& file = manifest_.files[p.range.file];
       if (p.range.offset > file.table_offset || p.range.bytes > file.table_offset - p.range.offset)
-        return corrupt(fmt::format("the manifest of {} places bytes {} to {} of {} behind its data", to_string(manifest_.id), p.range.offset,
-                                   p.range.end(), file.name));
+        return corrupt(fmt::format("the manifest of {} places bytes {} to {} of {} behind its data", to_string(manifest_.id),
+                                   p.range.offset, p.range.end(), file.name));
     }
     return {};
   }
@@ -245,7 +243,8 @@ class Sharing {
       std::size_t first = 0;  // of blocks_
     };
     std::map<std::uint32_t, OfSet> sets;
-    for (std::size_t i = 0; i < blocks_.size(); ++i) sets.try_emplace(blocks_[i].askers, OfSet{.first = i}).first->second.count += blocks_[i].count;
+    for (std::size_t i = 0; i < blocks_.size(); ++i)
+      sets.try_emplace(blocks_[i].askers, OfSet{.first = i}).first->second.count += blocks_[i].count;
     for (const Blocks& run : blocks_) {
       if (!concerns(run)) continue;
       const std::vector<std::uint32_t>& askers = sets_.ranks(run.askers);
@@ -275,7 +274,8 @@ class Sharing {
     std::map<std::uint32_t, std::size_t> numbers;
     std::size_t first = 0;
     for (const FileRange& r : share_.shared) {
-      while (first < pieces_.size() && std::pair{pieces_[first].range.file, pieces_[first].range.end()} <= std::pair{r.file, r.offset}) ++first;
+      while (first < pieces_.size() && std::pair{pieces_[first].range.file, pieces_[first].range.end()} <= std::pair{r.file, r.offset})
+        ++first;
       for (std::size_t i = first; i < pieces_.size(); ++i) {
         const Piece& p = pieces_[i];
         if (p.range.file != r.file || p.range.offset >= r.end()) break;
@@ -328,7 +328,8 @@ Result<Needs> decode_needs(ByteSpan bytes, const ModelTable& model) {
     Wanted w;
     w.kind = in.get<std::uint32_t>(), w.unit = in.get<std::uint32_t>();
     w.begin = in.get<std::uint64_t>(), w.end = in.get<std::uint64_t>();
-    const bool is_in_model = w.kind < model.kinds.size() && w.unit < model.units.size() && w.begin < w.end && w.end <= model.units[w.unit].elements;
+    const bool is_in_model =
+        w.kind < model.kinds.size() && w.unit < model.units.size() && w.begin < w.end && w.end <= model.units[w.unit].elements;
     const bool is_behind = needs.empty() || std::tie(needs.back().kind, needs.back().unit) < std::tie(w.kind, w.unit) ||
                            (needs.back().kind == w.kind && needs.back().unit == w.unit && needs.back().end <= w.begin);
     if (!is_in_model || !is_behind) in.mark_broken();

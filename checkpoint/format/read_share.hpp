@@ -35,7 +35,7 @@ struct ReadShare {
   std::vector<FileRange> alone;   ///< It reads, and nobody else needs any of it.
   std::vector<FileRange> shared;  ///< It reads, and others need some of it, too.
   struct Passed {
-    FileRange part;           ///< Of `shared`.
+    FileRange part;          ///< Of `shared`.
     std::size_t askers = 0;  ///< In `askers`: who needs it, perhaps this rank among them.
   };
   std::vector<Passed> passed;                      ///< Ascending.

@@ -120,7 +120,7 @@ Result<ReadManifest> read_manifest(Files& files, const Path& directory) {
   return ReadManifest{std::move(manifest), crc32c(text)};
 }
 
-Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root) {
+Result<ReadManifest> verify_manifest(Files& files, const Path& directory, const CheckpointId& id, const std::string& root) {
   ELRUN_TRY_ASSIGN(const CommitRecord commit, read_commit(files, directory));
   if (commit.id != id || commit.root != root)
     return corrupt(fmt::format("{} is of {} of root {}, not of root {}: a file in the wrong place", (directory / commit_file).string(),
@@ -135,8 +135,18 @@ Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, cons
         fmt::format("{} has CRC-32C {:08x}, COMMIT says {:08x} (or their SHA-256 differ)", path.string(), crc, commit.manifest_crc));
   ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, path.string()));
   if (manifest.id != id || manifest.root != root) return corrupt(fmt::format("{} is of {}", path.string(), to_string(manifest.id)));
-  for (const FileRecord& file : manifest.files) ELRUN_TRY(ShardReader::open(files, directory, file));
   return ReadManifest{std::move(manifest), crc};
+}
+
+Result<void> verify_shards(Files& files, const Path& directory, const Manifest& manifest, std::span<const std::uint32_t> numbers) {
+  for (const std::uint32_t number : numbers) ELRUN_TRY(ShardReader::open(files, directory, manifest.files[number]));
+  return {};
+}
+
+Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root) {
+  ELRUN_TRY_ASSIGN(ReadManifest read, verify_manifest(files, directory, id, root));
+  for (const FileRecord& file : read.manifest.files) ELRUN_TRY(ShardReader::open(files, directory, file));
+  return read;
 }
 
 Result<void> remove_tree(Files& files, const Path& directory) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,12 @@ struct ReadManifest {
 };
 Result<ReadManifest> read_manifest(Files& files, const Path& directory);
 
-/// The chain from COMMIT to every shard's header and block table (not the blocks: a load checks those it uses).
-/// Fails with `corrupt` or `not_found` for damage, naming the file; with other codes when the storage does not answer.
+/// The chain from COMMIT to the manifest. Fails with `corrupt` or `not_found` for damage, naming the file; with other codes when the storage does
+/// not answer.
+Result<ReadManifest> verify_manifest(Files& files, const Path& directory, const CheckpointId& id, const std::string& root);
+/// The first failure among these shards: their lengths, headers and block tables. Not the blocks: a load checks those it uses.
+Result<void> verify_shards(Files& files, const Path& directory, const Manifest& manifest, std::span<const std::uint32_t> numbers);
+/// Both, of all shards.
 Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root);
 
 /// Removes a directory of plain files, or a symbolic link that is there instead: the link, not what it leads to. What is already gone is no failure, nor is one file that will not go before

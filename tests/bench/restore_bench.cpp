@@ -155,7 +155,8 @@ Measured load(const Clock& clock, const Log& log, const Path& root, const ModelT
     const auto begin = Steady::now();
     must(one.load(start, parts[rank].fragments, loads, {.readers = readers}));
     const auto took = (Steady::now() - begin).count();
-    for (auto before = slowest.load(); before < took && !slowest.compare_exchange_weak(before, took);) {}
+    for (auto before = slowest.load(); before < took && !slowest.compare_exchange_weak(before, took);) {
+    }
   });
   return {std::chrono::duration<double>(Steady::duration{slowest.load()}).count(), files.bytes_read};
 }
@@ -186,9 +187,10 @@ int main(int argc, char** argv) {
       const Measured m = load(clock, log, root, model, world, is_sharded, ++generation);
       forget_pages(shards);
       const double after = direct_rate(shards), rate = state / 1e9 / m.seconds;
-      fmt::print("{} ranks, {}: {:.2f} GB/s of state in {:.2f} s; O_DIRECT {:.2f} and {:.2f} GB/s, ratio {:.2f}; read {:.4f} times the state\n",
-                 world, is_sharded ? "sharded" : "replicated", rate, m.seconds, before, after, rate / ((before + after) / 2),
-                 static_cast<double>(m.bytes) / state);
+      fmt::print(
+          "{} ranks, {}: {:.2f} GB/s of state in {:.2f} s; O_DIRECT {:.2f} and {:.2f} GB/s, ratio {:.2f}; read {:.4f} times the state\n",
+          world, is_sharded ? "sharded" : "replicated", rate, m.seconds, before, after, rate / ((before + after) / 2),
+          static_cast<double>(m.bytes) / state);
       std::fflush(stdout);
     }
   std::filesystem::remove_all(root);

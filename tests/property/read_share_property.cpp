@@ -23,8 +23,11 @@ struct Placement {
   bool parameters_are_sharded, others_are_sharded;
   std::uint32_t per_node;  // 0: all ranks are one group
 };
-constexpr Placement placements[] = {{"zero 0", false, false, 0},  {"zero 1 and 2", false, true, 0},  {"zero 3", true, true, 0},
-                                    {"hybrid 2", false, true, 2}, {"hybrid 3", true, true, 2}};
+constexpr Placement placements[] = {{"zero 0", false, false, 0},
+                                    {"zero 1 and 2", false, true, 0},
+                                    {"zero 3", true, true, 0},
+                                    {"hybrid 2", false, true, 2},
+                                    {"hybrid 3", true, true, 2}};
 
 std::vector<Needs> needs_of_world(const ModelTable& model, std::uint32_t world, const Placement& as) {
   std::vector<Needs> all(world);
@@ -151,7 +154,15 @@ Manifest manifest_of(const ModelTable& model, const std::vector<Held>& held, std
   std::vector<PartRecord> parts;
   for (std::uint32_t rank = 0; rank < world; ++rank)
     parts.push_back(lay_out_shard(model, {10, 3, 1}, root, {}, rank, world, held[rank].fragments, aux_of_step(10), bytes_per_block)->part);
-  Manifest head{.id = {10, 3, 1}, .root = root, .parent = {}, .world = world, .plan = {"abc", "seed: 7"}, .model = model, .files = {}, .layout = {}, .aux = {}};
+  Manifest head{.id = {10, 3, 1},
+                .root = root,
+                .parent = {},
+                .world = world,
+                .plan = {"abc", "seed: 7"},
+                .model = model,
+                .files = {},
+                .layout = {},
+                .aux = {}};
   auto merged = merge(std::move(head), std::move(parts));
   REQUIRE(said(merged) == "");
   return *std::move(merged);
@@ -188,7 +199,8 @@ TEST_CASE("512 ranks saved 70 billion parameters, 96 read them: at most 1.02 tim
   const ModelTable model = model_of_70b();
   const Manifest m = even_manifest(model, 512);
   for (const Placement& as : placements) {
-    const std::vector<Needs> needs = needs_of_world(model, 96, Placement{as.name, as.parameters_are_sharded, as.others_are_sharded, as.per_node * 4});
+    const std::vector<Needs> needs =
+        needs_of_world(model, 96, Placement{as.name, as.parameters_are_sharded, as.others_are_sharded, as.per_node * 4});
     const auto reads = all_reads(m, needs);
     REQUIRE(said(reads) == "");
     require_blocks_once(m, *reads);
@@ -209,7 +221,7 @@ TEST_CASE("whatever ranks need, each block is read once, and each rank gets each
     std::vector<Needs> needs;
     for (std::uint32_t rank = 0; rank < readers; ++rank) {
       needs.push_back(!needs.empty() && rng.chance(0.3) ? needs.back() : any_needs(model, rng));
-      REQUIRE(decode_needs(encode(needs.back()), model).value() .size() == needs.back().size());
+      REQUIRE(decode_needs(encode(needs.back()), model).value().size() == needs.back().size());
     }
     const auto reads = all_reads(m, needs);
     REQUIRE(said(reads) == "");

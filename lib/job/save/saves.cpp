@@ -52,6 +52,58 @@ Result<T> Saves::leaders(const std::function<Result<T>()>& call, Result<T> (*dec
   return decode(value);
 }
 
+namespace {
+
+constexpr std::uint8_t is_answer = 0, is_question = 1;  // the first byte of what the leader says while it starts
+
+}  // namespace
+
+Result<std::vector<ShardFindings>> Saves::ask_for_shards(const ShardQuestion& check) {
+  ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(encode(checkpointer_.check_shards(check, readers))));
+  std::vector<ShardFindings> findings;
+  for (std::uint32_t r = 0; r < parts.size(); ++r) {
+    ELRUN_TRY_ASSIGN(ShardFindings found, decode_shard_findings(parts[r]));
+    found.rank = r;
+    findings.push_back(std::move(found));
+  }
+  return findings;
+}
+
+Result<Start> Saves::start_together(const Outside& heard) {
+  const auto say = [&](std::uint8_t kind, ByteSpan bytes) {
+    ByteWriter w;
+    w.put(kind);
+    w.put_raw(bytes);
+    return world_.from_leader(w.bytes());
+  };
+  if (world_.leads()) {
+    const auto ask = [&](const ShardQuestion& check) -> Result<std::vector<ShardFindings>> {
+      ELRUN_TRY(say(is_question, encode(check)));
+      return ask_for_shards(check);
+    };
+    const Result<Start> mine = checkpointer_.start(heard, world_.size() > 1 ? AskRanks{ask} : AskRanks{});
+    if (world_.over()) return world_.why_over();
+    ByteWriter w;
+    w.put_bytes(encode_status(mine.ok() ? Result<void>{} : Result<void>{mine.failure()}));
+    w.put_bytes(mine.ok() ? encode(*mine) : ByteVector{});
+    ELRUN_TRY(say(is_answer, w.bytes()));
+    return mine;
+  }
+  for (;;) {
+    ELRUN_TRY_ASSIGN(const ByteVector bytes, world_.from_leader({}));
+    ByteReader r{bytes};
+    if (const auto kind = r.get<std::uint8_t>(); kind == is_question) {
+      ELRUN_TRY_ASSIGN(const ShardQuestion check, decode_shard_question(r.get_raw(r.left())));
+      ELRUN_TRY(ask_for_shards(check));
+      continue;
+    }
+    const ByteSpan status = r.get_bytes(bytes.size()), value = r.get_bytes(bytes.size());
+    ELRUN_TRY(r.finish("the leader's answer"));
+    ELRUN_TRY(decode_status(status));
+    return decode_start(value);
+  }
+}
+
 /// Another directory, or another plan, is another job's.
 void Saves::hear(Outside& heard, std::string_view text, const std::string& who) const {
   if (text.empty()) return;
@@ -123,7 +175,7 @@ Result<Saves::Loaded> Saves::restore() {
   ELRUN_TRY_ASSIGN(const Outside heard, ask_around());
   Failure last;
   for (int attempt = 0; attempt < damaged_max; ++attempt) {
-    ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start(heard); }, decode_start));
+    ELRUN_TRY_ASSIGN(const Start start, start_together(heard));
     claimed_ = start.fence != 0;
     fence_ = start.fence;
     Loaded result{.restored = {.why = start.why, .steps_again = start.steps_again, .notes = start.notes}, .host_state = {}};

@@ -48,6 +48,9 @@ class Saves {
  private:
   template <class T>
   Result<T> leaders(const std::function<Result<T>()>& call, Result<T> (*decode)(ByteSpan));
+  /// The leader's start; all ranks look into shards meanwhile, as often as it asks.
+  Result<Start> start_together(const Outside& heard);
+  Result<std::vector<ShardFindings>> ask_for_shards(const ShardQuestion& check);
   /// Only the leader's answer is whole.
   Result<Outside> ask_around();
   void hear(Outside& heard, std::string_view text, const std::string& who) const;

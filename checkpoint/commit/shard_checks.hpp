@@ -23,9 +23,9 @@ struct ShardQuestion {
 /// What one rank found.
 struct ShardFindings {
   std::uint32_t rank = 0;
-  bool is_blind = false;              ///< It could not look: all of its share is open.
+  bool is_blind = false;             ///< It could not look: all of its share is open.
   std::vector<std::uint32_t> bad{};  ///< Numbers of files, ascending.
-  std::string why{};                  ///< The first reason, for people.
+  std::string why{};                 ///< The first reason, for people.
   [[nodiscard]] bool is_good() const { return !is_blind && bad.empty(); }
 };
 [[nodiscard]] ByteVector encode(const ShardFindings& findings);

@@ -42,8 +42,10 @@ class AlignedBytes {
 };
 
 struct LoadLimits {
-  unsigned readers = 0;                    ///< Threads that read; 0: the calling one does.
-  std::uint64_t window_bytes = 32u << 20;  ///< Of what is read for others, of which there are two in memory, and between two looks at how the others do. At least a block.
+  unsigned readers = 0;  ///< Threads that read; 0: the calling one does.
+  std::uint64_t window_bytes =
+      32u
+      << 20;  ///< Of what is read for others, of which there are two in memory, and between two looks at how the others do. At least a block.
 };
 
 /// Ranges that are read into one buffer, one behind the other.

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
+#include "lib/base/timed_files.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/device/current_device.hpp"
 #include "lib/device/device_memory.hpp"
@@ -54,6 +55,17 @@ Result<std::optional<LossName>> begin_anew() {
 Path checkpoint_writer() {
   const char* text = std::getenv("ELRUN_SOCKET");
   return text == nullptr || *text == 0 ? Path{} : Path{text}.parent_path() / "ckptd.sock";
+}
+
+/// How long an operation on a checkpoint root may take: ELRUN_STORAGE_LIMIT, in seconds.
+Result<StorageLimits> storage_limits() {
+  const char* text = std::getenv("ELRUN_STORAGE_LIMIT");
+  if (text == nullptr || *text == 0) return StorageLimits{};
+  std::uint32_t limit = 0;
+  if (const auto read = std::from_chars(text, text + std::strlen(text), limit); read.ec == std::errc{} && *read.ptr == 0 && limit > 0)
+    return StorageLimits{.operation = std::chrono::seconds{limit}};
+  return invalid(
+      fmt::format("ELRUN_STORAGE_LIMIT={} is no number of seconds from 1 on: how long one operation on a checkpoint root may take", text));
 }
 
 /// A program that is written for the host gets it on machines with devices, too. Where a device is asked for all the same it is refused, and learns first what is wrong
@@ -98,6 +110,8 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
   try {
     auto anew = begin_anew();
     if (!anew.ok()) throw Error{std::move(anew).failure()};
+    const auto limits = storage_limits();
+    if (!limits.ok()) throw Error{limits.failure()};
     auto opened = Session::open(WorkerKind::staying, Deadline::after(clock.now(), Timeouts{}.join));
     if (!opened.ok()) throw Error{std::move(opened).failure()};
     const auto session = std::move(opened).value();
@@ -106,7 +120,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
     const auto arrays = memory_on(device, clock, place.membership);
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
-    PosixFiles files;
+    TimedFiles files{std::make_shared<PosixFiles>(), *limits};
     JobAccess::drive({.clock = clock,
                       .files = files,
                       .session = *session,

@@ -1,7 +1,7 @@
 // Preloaded into a program, it makes the n-th operation below a directory fail, once or from then on. It sees what a program asks the C library for, so it tests
 // what stands between `Files` and the system as well, and programs as they are.
 //
-//   ELRUN_FAIL_BELOW=/root  ELRUN_FAIL="N ERRNO once|always"   N = 0: none fails
+//   ELRUN_FAIL_BELOW=/root  ELRUN_FAIL="N ERRNO once|always"   N = 0: none fails; ERRNO = -1: it never returns, as on a network mount without its server
 //   ELRUN_FAIL_COUNT=/file  the number of operations, as text, when the process ends
 //
 // ENOSPC counts and meets only what takes space.
@@ -64,6 +64,7 @@ bool fails(bool takes_space) {
   if (p.error == ENOSPC && !takes_space) return false;
   const long now = ++operations;
   if (p.at == 0 || now < p.at || (now > p.at && !p.always)) return false;
+  while (p.error < 0) ::pause();
   errno = p.error;
   return true;
 }

@@ -32,7 +32,8 @@ bool can_heal(Code code) {
 }  // namespace
 
 bool is_tried_at_once(Code why, unsigned tries) {
-  return tries < tries_at_once && can_heal(why) && why != Code::no_space && why != Code::not_permitted && why != Code::not_found;
+  const bool stays_so = why == Code::no_space || why == Code::not_permitted || why == Code::not_found || why == Code::deadline_passed;
+  return tries < tries_at_once && can_heal(why) && !stays_so;
 }
 
 std::optional<Duration> pause_before_next(const FinalSave& save, const Failure& why, Instant now) {

@@ -10,7 +10,7 @@
 namespace elrun::inline v0 {
 
 /// Whether a save that failed `tries` times is tried again at once, under another name: twice, where the next moment may be a better one. What is
-/// full, forbidden or gone stays so.
+/// full, forbidden, gone or hangs stays so.
 [[nodiscard]] bool is_tried_at_once(Code why, unsigned tries);
 
 /// What follows a try of the final save that failed.

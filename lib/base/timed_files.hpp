@@ -1,0 +1,52 @@
+#pragma once
+/// \file TimedFiles: a storage whose operations end. A network mount whose server is gone holds a system call for ever, and whoever made it.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <elrun/units.hpp>
+
+#include "lib/base/files.hpp"
+
+namespace elrun::inline v0 {
+
+struct StorageLimits {
+  Duration operation = std::chrono::seconds{60};  ///< Each operation is over within this ...
+  Bytes rate =
+      16_MiB;  ///< ... and within the time that its bytes take at this many per second. To a sync belong all bytes since the last one.
+};
+
+/// Runs each operation on a thread of its own kind. One that is not over in time fails with `deadline_passed`, names what was done for how long, and goes on by
+/// itself. **As long as one such is stuck, the storage hangs**: all others fail at once, so no more than a few threads are ever stuck. When it has
+/// returned, the storage works again; a file with an operation that was given up is dead. Thread-safe.
+///
+/// Nothing waits for what is stuck: neither a destructor, of this or of a file, nor the end of the process. Memory that a read goes to is copied at its end, so a
+/// late one writes to no memory of the caller. Memory that a stuck write comes from may be changed or freed: what it still writes is garbage, in a file that
+/// was given up.
+class TimedFiles final : public Files {
+ public:
+  explicit TimedFiles(std::shared_ptr<Files> behind, StorageLimits limits = {});
+  ~TimedFiles() override;
+
+  Result<std::unique_ptr<WritableFile>> create(const Path& path) override;
+  Result<std::unique_ptr<ReadableFile>> open(const Path& path) override;
+  Result<void> link(const Path& from, const Path& to) override;
+  Result<void> rename(const Path& from, const Path& to) override;
+  Result<void> remove_file(const Path& path) override;
+  Result<void> make_directory(const Path& path) override;
+  Result<void> remove_directory(const Path& path) override;
+  Result<std::vector<std::string>> list(const Path& path) override;
+  Result<void> sync_directory(const Path& path) override;
+  Result<Bytes> space_left(const Path& path) override;
+  std::string missing_mount(const Path& path) override;
+
+  class Helpers;
+
+ private:
+  std::shared_ptr<Files> behind_;
+  std::shared_ptr<Helpers> helpers_;
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,67 @@
+// The sample gpt on a storage that hangs: a system call on it never returns. Training goes on, SIGTERM ends the job in time, and a start ends with a reason.
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+/// Operation `at` below the root never returns; each may take 2 s.
+std::map<std::string, std::string> hanging(const std::string& root, long at) {
+  return {{"LD_PRELOAD", test_program_path("libelrun_failing_storage.so")},
+          {"ELRUN_FAIL_BELOW", root},
+          {"ELRUN_FAIL", std::to_string(at) + " -1 once"},
+          {"ELRUN_STORAGE_LIMIT", "2"}};
+}
+
+}  // namespace
+
+TEST_CASE("training goes on while the storage hangs, and SIGTERM ends the job", "[crashlab]") {
+  const Folder folder;
+  const std::string root = folder / "ck", count_file = folder / "count";
+  const auto arguments = gpt_arguments(folder / "text", 1'000'000, {"--every", "50", "--checkpoint", root});
+  long operations = 0;  // of a start and the first save
+  {
+    auto counted = hanging(root, 0);
+    counted["ELRUN_FAIL_COUNT"] = count_file;
+    REQUIRE(run("gpt", gpt_arguments(folder / "text", 50, {"--every", "50", "--checkpoint", root}), counted).code == 0);
+    std::ifstream{count_file} >> operations;
+    REQUIRE(operations > 20);
+    std::filesystem::remove_all(root);
+  }
+  const auto job = start("elrun", under_elrun({"--nproc_per_node", "1"}, arguments), hanging(root, operations + 12));
+  const auto said = job->line("could not be saved, training goes on");
+  REQUIRE(said);
+  CHECK_THAT(*said, Catch::Contains(root) && Catch::Contains("has not returned for 2.") && Catch::Contains("the storage hangs"));
+  CHECK_THAT(*said, Catch::Contains("the newest that was saved is of step 50"));
+  REQUIRE(job->line("step="));                                 // decided after that
+  REQUIRE(job->line("could not be saved, training goes on"));  // and the next save fails, too, at once
+  job->signal(SIGTERM);
+  const int code = job->wait(Wait{30000});
+  INFO(job->output());
+  CHECK(code != -1);
+}
+
+TEST_CASE("a start on a storage that hangs ends with the operation, the file and what to look at", "[crashlab]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  REQUIRE(run("gpt", gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root})).code == 0);
+  unsigned stopped = 0;
+  for (const long at : {1, 7, 20}) {
+    const Ended ended = run("gpt", gpt_arguments(folder / "text", 8, {"--every", "2", "--checkpoint", root}), hanging(root, at));
+    INFO(ended.output);
+    if (ended.code == 0) continue;  // it was the close of a file that was read: nobody waits for that
+    ++stopped;
+    CHECK(ended.code == 1);  // it may be started again: storage comes back
+    CHECK(ended.says("has not returned for 2."));
+    CHECK(ended.says("Is its server there, and the network to it?"));
+    CHECK(ended.says(root));
+  }
+  CHECK(stopped >= 2);
+}

@@ -1,0 +1,171 @@
+// A storage that hangs, as a twin in memory whose operations wait until the test lets them go on.
+
+#include "lib/base/timed_files.hpp"
+
+#include <condition_variable>
+#include <mutex>
+#include <set>
+
+#include "tests/support/checkpoint_job.hpp"
+#include "tests/support/forwarding_files.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr Duration limit = 1s;
+
+/// Operations with these verbs hang until `release`. What hangs may outlive this, and has all that it touches.
+class HangingStorage {
+ public:
+  HangingStorage() {
+    auto behind = std::make_shared<FaultyFiles>();
+    auto* const front = new ForwardingFiles(*behind, [state = state_](const char* verb, const Path&) -> Result<void> {
+      std::unique_lock lock{state->mutex};
+      ++state->begun;
+      state->changed.wait(lock, [&] { return !state->hang.contains(verb); });
+      return {};
+    });
+    files = std::shared_ptr<ForwardingFiles>(front, [behind](ForwardingFiles* f) { delete f; });
+    memory = behind.get();
+  }
+  HangingStorage(const HangingStorage&) = delete;
+  HangingStorage& operator=(const HangingStorage&) = delete;
+  ~HangingStorage() { release(); }
+  void hang(const char* verb) {
+    const std::lock_guard lock{state_->mutex};
+    state_->hang.insert(verb);
+  }
+  void release() {
+    const std::lock_guard lock{state_->mutex};
+    state_->hang.clear();
+    state_->changed.notify_all();
+  }
+  [[nodiscard]] int begun() const {
+    const std::lock_guard lock{state_->mutex};
+    return state_->begun;
+  }
+  std::shared_ptr<ForwardingFiles> files;
+  FaultyFiles* memory = nullptr;
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::set<std::string> hang;
+    int begun = 0;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+const ByteVector some_bytes(100'000, std::byte{7});
+
+/// The storage works again soon after the stuck operation has returned.
+bool works_again(Files& files) {
+  for (int i = 0; i < 20'000; ++i) {
+    if (files.list("/").ok()) return true;
+    std::this_thread::sleep_for(1ms);
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a storage that answers is the same behind a deadline", "[timed_files]") {
+  FaultyFiles memory;
+  TimedFiles files{std::make_shared<ForwardingFiles>(memory)};
+  TestJob job{files, 3, 1};
+  REQUIRE(said(job.start()) == "");
+  REQUIRE(said(job.save(10)) == "");
+  REQUIRE(said(job.save(20)) == "");
+  TestJob next{files, 2, 2};
+  const auto start = next.start();
+  REQUIRE(said(start) == "");
+  CHECK(start->choice->step == 20);
+  CHECK(said(next.load(*start)) == "");
+  CHECK(files.open("/no/such").failure().code == Code::not_found);
+  CHECK(said(files.read_all("/ckpts/RUN.json", 10_B)) != "");
+}
+
+TEST_CASE("an operation that does not return fails in time, and all others at once until it has returned", "[timed_files]") {
+  HangingStorage storage;
+  TimedFiles files{storage.files, {.operation = limit}};
+  auto file = files.create("/a").value();
+  REQUIRE(file->write_at(0, some_bytes).ok());
+  storage.hang("sync");
+  const auto synced = file->sync();
+  REQUIRE_FALSE(synced.ok());
+  CHECK(synced.failure().code == Code::deadline_passed);
+  CHECK_THAT(synced.failure().what, Contains("sync /a has not returned for 1.0 s: the storage hangs"));
+  const int begun = storage.begun();
+  const auto other = files.link("/a", "/b");
+  REQUIRE_FALSE(other.ok());
+  CHECK_THAT(other.failure().what, Contains("sync /a has not returned for") && Contains("\"link /b\" was not begun"));
+  CHECK_FALSE(files.open("/a").ok());
+  CHECK(storage.begun() == begun);
+  storage.release();
+  REQUIRE(works_again(files));
+  CHECK_FALSE(file->sync().ok());  // nobody knows what the one that was given up did
+  CHECK(files.open("/a").ok());
+}
+
+TEST_CASE("neither a file nor the storage waits at its end for what is stuck", "[timed_files]") {
+  HangingStorage storage;
+  {
+    TimedFiles files{storage.files, {.operation = limit}};
+    auto file = files.create("/a").value();
+    auto other = files.create("/b").value();
+    storage.hang("sync");
+    REQUIRE_FALSE(file->sync().ok());
+  }
+  storage.release();
+}
+
+TEST_CASE("a late read writes to no memory of the caller", "[timed_files]") {
+  HangingStorage storage;
+  REQUIRE(storage.memory->write_durably("/a", some_bytes).ok());
+  TimedFiles files{storage.files, {.operation = limit}};
+  auto file = files.open("/a").value();
+  ByteVector out(1000);
+  storage.hang("read");
+  CHECK_FALSE(file->read_at(0, out).ok());
+  storage.release();
+  REQUIRE(works_again(files));
+  CHECK(out == ByteVector(1000));
+}
+
+TEST_CASE("the limit of an operation grows with its bytes", "[timed_files]") {
+  HangingStorage storage;
+  TimedFiles files{storage.files, {.operation = limit, .rate = 100'000_B}};
+  auto file = files.create("/a").value();
+  REQUIRE(file->write_at(0, some_bytes).ok());
+  storage.hang("sync");
+  CHECK_THAT(said(file->sync()), Contains("has not returned for 2.0 s"));
+}
+
+TEST_CASE("a save or a start on a storage that hangs fails with rank, file and operation, and nothing is lost", "[timed_files]") {
+  for (const char* verb : {"write", "sync", "link", "list", "read"}) {
+    HangingStorage storage;
+    TimedFiles files{storage.files, {.operation = limit}};
+    TestJob job{files, 2, 1};
+    REQUIRE(said(job.start()) == "");
+    REQUIRE(said(job.save(10)) == "");
+    storage.hang(verb);
+    const auto saved = job.save(20);
+    INFO(verb << ": " << said(saved));
+    REQUIRE_FALSE(saved.ok());
+    CHECK(saved.failure().code == Code::deadline_passed);
+    CHECK(saved.failure().rank.has_value());
+    CHECK_THAT(saved.failure().what, Contains(verb) && Contains("/ckpts") && Contains("the storage hangs"));
+    TestJob next{files, 2, 2};
+    CHECK(next.start().failure().code == Code::deadline_passed);
+    storage.release();
+    REQUIRE(works_again(files));
+    const auto start = next.start();
+    REQUIRE(said(start) == "");
+    CHECK(start->choice->step >= 10);
+    CHECK(said(next.load(*start)) == "");
+  }
+}

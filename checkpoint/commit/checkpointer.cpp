@@ -74,6 +74,7 @@ Result<Start> Checkpointer::begin(const Outside& outside, const AskRanks& ask) {
   timeline_ = go.inherits;
   whole_.clear();
   if (go.from) whole_.push_back(*go.from);
+  ELRUN_TRY(fence_.make_durable(root_, timeline_, go.from));
   ELRUN_TRY(fence_.publish(root_, timeline_, go.from, std::move(go.gives_up)));
   const bool was_empty = before.found.empty() && !before.highest && before.root.empty();
   root_.log().info(
@@ -129,6 +130,7 @@ Result<Start> Checkpointer::begin_with_state(std::span<const Witness> outside) {
   tell(start, kept);
   timeline_ = inheritance(view, line.empty() ? std::nullopt : std::optional{line.back()});
   whole_.clear();  // nobody needs to know yet which are whole
+  ELRUN_TRY(fence_.make_durable(root_, timeline_, {}));
   ELRUN_TRY(fence_.publish(root_, timeline_, {}, std::move(go.gives_up)));
   return start;
 }

@@ -33,6 +33,17 @@ Failure superseded(const FencesSeen& seen, FenceNumber mine, const Author& autho
           .generation = author.generation};
 }
 
+Result<void> may_claim(FenceNumber newest, const std::optional<Author>& owner, const Author& author, const std::string& root) {
+  if (!owner || owner->run_id != author.run_id || owner->generation.lineage != author.generation.lineage ||
+      owner->generation.number <= author.generation.number || ELRUN_PLANTED(older_generation_claims))
+    return {};
+  return Failure{.code = Code::generation_over,
+                 .remedy = Remedy::rejoin,
+                 .what = fmt::format("checkpoint root {} is of a later generation of this job: fence {} belongs to {}, this is {}", root,
+                                     newest, to_string(*owner), to_string(author)),
+                 .generation = author.generation};
+}
+
 Result<void> may_save(const FencesSeen& seen, FenceNumber mine, const Author& author, const std::string& root) {
   if (seen.numbers.empty() || seen.numbers.back() < mine)
     return Failure{Code::not_found, Remedy::fix_config,

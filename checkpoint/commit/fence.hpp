@@ -36,6 +36,9 @@ struct FencesSeen {
 /// Whether the owner of fence `mine` may save to `root`: only while its fence is the newest there. Fails, naming both jobs, where another is
 /// newer, and with `not_found` where this one is gone.
 [[nodiscard]] Result<void> may_save(const FencesSeen& seen, FenceNumber mine, const Author& author, const std::string& root);
+/// Whether a start of `author` may claim a fence above `newest`, which is of `owner` where that is known. A leader that was frozen would take the root
+/// from a later generation of its own job.
+[[nodiscard]] Result<void> may_claim(FenceNumber newest, const std::optional<Author>& owner, const Author& author, const std::string& root);
 /// What a job may do about another's newer fence.
 [[nodiscard]] Failure superseded(const FencesSeen& seen, FenceNumber mine, const Author& author, const std::string& root);
 

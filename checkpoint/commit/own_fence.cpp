@@ -28,6 +28,7 @@ Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
   for (int tries = 0; tries < claim_tries_max; ++tries) {
     ELRUN_TRY_ASSIGN(const FenceNumber found, highest_fence(root.files(), root.path()));
     if (seen_ && found > *seen_) return superseded({{found}, owner_of(root, found)}, number_, root.author(), root.path().string());
+    if (found > 0) ELRUN_TRY(may_claim(found, owner_of(root, found), root.author(), root.path().string()));
     const FenceNumber highest = std::max(found, above);
     if (highest >= fence_max)
       return Failure{Code::exhausted, Remedy::fix_config,
@@ -39,6 +40,18 @@ Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
   }
   return Failure{Code::exhausted, Remedy::retry,
                  fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root.path().string())};
+}
+
+Result<void> OwnFence::make_durable(const CheckpointRoot& root, std::vector<CheckpointId>& inherits,
+                                    std::optional<CheckpointId> resumed_from) const {
+  ELRUN_TRY_ASSIGN(const auto acknowledged, find_acknowledged(root.files(), root.path()));
+  for (auto id = inherits.begin(); id != inherits.end();) {
+    const bool is_durable = std::binary_search(acknowledged.begin(), acknowledged.end(), *id);
+    auto synced = is_durable ? Result<void>{} : root.files().sync_directory(root.path_of(*id));
+    if (!synced.ok() && *id == resumed_from) return synced;
+    id = synced.ok() ? id + 1 : inherits.erase(id);
+  }
+  return {};
 }
 
 Result<void> OwnFence::publish(const CheckpointRoot& root, const std::vector<CheckpointId>& inherits,

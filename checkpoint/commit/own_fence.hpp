@@ -24,6 +24,11 @@ class OwnFence {
   Result<void> claim(const CheckpointRoot& root, FenceNumber above);
   /// The root cannot be written: this start claims none.
   Result<void> go_without(const CheckpointRoot& root);
+  /// Of those that this fence is to inherit: one whose owner died between its COMMIT and the sync of the directory is there, but may be gone after a
+  /// power loss, and would be missed. Each that was not acknowledged is synced. One that cannot be is not inherited, for nobody was promised it;
+  /// `resumed_from` must be.
+  Result<void> make_durable(const CheckpointRoot& root, std::vector<CheckpointId>& inherits,
+                            std::optional<CheckpointId> resumed_from) const;
   /// Writes down, once, what the claimed fence goes on from.
   Result<void> publish(const CheckpointRoot& root, const std::vector<CheckpointId>& inherits, std::optional<CheckpointId> resumed_from,
                        std::vector<GivenUp> gives_up);

@@ -11,6 +11,7 @@
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/planted.hpp"
 
 namespace elrun::inline v0 {
 
@@ -142,7 +143,9 @@ CommitAnswer perform(const SaveScene& scene, const CommitAction& action) {
 void remove_uncommitted(const CheckpointRoot& root, const SaveTicket& ticket) {
   const Path directory = root.path_of(ticket.id);
   const auto names = root.files().list(directory);
-  if (!names.ok() || std::find(names->begin(), names->end(), commit_file) != names->end()) return;
+  if (!names.ok()) return;
+  const bool has_commit = std::find(names->begin(), names->end(), commit_file) != names->end();
+  if (has_commit && !ELRUN_PLANTED(removed_after_commit)) return;
   if (const auto removed = remove_tree(root.files(), directory); !removed.ok())
     root.log().warning(
         fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id), message(removed.failure())));

@@ -7,6 +7,7 @@
 
 #include "checkpoint/format/corrupt.hpp"
 #include "lib/base/crc32c.hpp"
+#include "lib/base/planted.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -50,7 +51,8 @@ Result<Json> unseal(ByteSpan text, std::string_view what) {
     return corrupt(fmt::format("{} is not a sealed record", what));
   Json body = std::move(value["body"]);
   // Comparing the whole text leaves no byte outside the checksum.
-  if (seal(body) != as_text(text)) return corrupt(fmt::format("{} does not match its checksum", what));
+  if (seal(body) != as_text(text) && !ELRUN_PLANTED(checksum_of_the_manifest_skipped))
+    return corrupt(fmt::format("{} does not match its checksum", what));
   return body;
 }
 

@@ -8,6 +8,7 @@
 #include "checkpoint/storage/shard_file.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
+#include "lib/base/planted.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -130,7 +131,8 @@ Result<ReadManifest> verify_manifest(Files& files, const Path& directory, const 
   if (text.size() != commit.manifest_bytes)
     return corrupt(fmt::format("{} has {} bytes, COMMIT says {}", path.string(), text.size(), commit.manifest_bytes));
   const std::uint32_t crc = crc32c(text);
-  if (crc != commit.manifest_crc || to_hex(sha256(text)) != commit.manifest_sha256)
+  const bool is_vouched_for = crc == commit.manifest_crc && to_hex(sha256(text)) == commit.manifest_sha256;
+  if (!is_vouched_for && !ELRUN_PLANTED(checksum_of_the_manifest_skipped))
     return corrupt(
         fmt::format("{} has CRC-32C {:08x}, COMMIT says {:08x} (or their SHA-256 differ)", path.string(), crc, commit.manifest_crc));
   ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, path.string()));

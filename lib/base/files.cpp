@@ -165,9 +165,12 @@ Result<void> Files::make_directories(const Path& path) {
     ELRUN_TRY(make_directories(path.parent_path()));
     made = make_directory(path);
   }
-  if (made.ok()) return sync_directory(path.has_parent_path() ? path.parent_path() : Path{"."});
-  if (made.failure().code == Code::already_exists) return {};
-  return made;
+  const bool was_there = !made.ok() && made.failure().code == Code::already_exists;
+  if (!made.ok() && !was_there) return made;
+  auto synced = sync_directory(path.has_parent_path() ? path.parent_path() : Path{"."});
+  // Whoever made it may have died before the sync. Where this user may not do it, others look after their directory.
+  if (was_there && !synced.ok() && synced.failure().code != Code::io) return {};
+  return synced;
 }
 
 Result<std::unique_ptr<WritableFile>> PosixFiles::create(const Path& path) {

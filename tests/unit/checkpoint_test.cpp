@@ -355,6 +355,66 @@ TEST_CASE("a zombie's finished COMMIT is ignored", "[checkpoint]") {
   CHECK(start.choice == CheckpointId{20, 1, 1});
 }
 
+TEST_CASE("a leader that was frozen before its start claims nothing above a later generation of its job", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob frozen{files, 1, 1}, newer{files, 1, 1}, other{files, 1, 2};
+  newer.leader.generation.number += 1;
+  newer.ranks.clear();
+  newer.add_ranks(1);
+  REQUIRE(newer.start().ok());
+  const auto thawed = frozen.start();
+  REQUIRE_FALSE(thawed.ok());
+  CHECK(thawed.failure().code == Code::generation_over);
+  CHECK_THAT(thawed.failure().what, Contains("later generation of this job"));
+  CHECK(said(newer.save(10)) == "");
+  CHECK(other.start().ok());  // of another lineage nobody knows which is later
+}
+
+TEST_CASE("a checkpoint whose owner died before the sync of its directory is durable once a start goes on from it", "[checkpoint]") {
+  for (const bool has_state : {false, true}) {
+    FaultyFiles files;
+    TestJob dead{files, 1, 1}, next{files, 1, 1};
+    REQUIRE(dead.start().ok());
+    REQUIRE(said(dead.save(10)) == "");
+    bool killed = false;
+    try {
+      (void)dead.save(20, [&]() -> Result<void> {
+        files.before = [&](std::uint64_t) {  // COMMIT has its name, and the directory is not synced
+          const auto all = files.all_files();
+          if (std::find(all.begin(), all.end(), Path{"/ckpts/ckpt/s000000000020.g00000001.a01/COMMIT"}) != all.end()) throw Killed{};
+        };
+        return {};
+      });
+    } catch (const Killed&) {
+      killed = true;
+    }
+    files.before = nullptr;
+    REQUIRE(killed);
+    REQUIRE((has_state ? next.ranks[0].start_with_state() : next.start()).ok());
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      Rng rng{seed};
+      files.crash(rng);
+      TestJob last{files, 1, 1};
+      const auto start = last.start();
+      REQUIRE(said(start) == "");
+      CHECK(start->choice == CheckpointId{20, 1, 1});
+    }
+  }
+}
+
+TEST_CASE("directories whose maker died before their sync are synced by the next start", "[checkpoint]") {
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    FaultyFiles files;
+    for (const char* made : {"/ckpts", "/ckpts/gens", "/ckpts/ckpt"}) REQUIRE(files.make_directory(made).ok());
+    TestJob job{files, 1, 1};
+    REQUIRE(job.start().ok());
+    REQUIRE(said(job.save(10)) == "");
+    Rng rng{seed};
+    files.crash(rng);
+    CHECK(TestJob{files, 1, 1}.start().value().choice == CheckpointId{10, 1, 1});
+  }
+}
+
 TEST_CASE("the newest k stay, with every file they need, and older ones are gone", "[checkpoint]") {
   FaultyFiles files;
   TestJob job{files, 2, 1};

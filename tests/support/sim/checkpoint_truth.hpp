@@ -1,0 +1,62 @@
+#pragma once
+/// \file What is true of the checkpoints of a simulated job, whatever the product believes, and the rules that this truth judges it by.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "checkpoint/format/names.hpp"
+
+namespace elrun::sim {
+
+/// A broken rule.
+struct Broken : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The states that a job's state came from, and itself, oldest first. Work that is done again comes to another state, so two histories
+/// of one step can be told apart.
+using History = std::vector<std::uint64_t>;
+
+class CheckpointTruth {
+ public:
+  void begun(const CheckpointId& id, const History& state);
+  void part_written(const CheckpointId& id, std::uint32_t rank);
+  void acknowledged(const CheckpointId& id);
+  /// One of its files is damaged.
+  void damaged(const CheckpointId& id) { saves_.at(id).damaged = true; }
+  /// Its COMMIT was removed.
+  void lost(const CheckpointId& id) { saves_.at(id).lost = true; }
+  /// A start could not read it, and said so.
+  void unreadable(const CheckpointId& id) { saves_.at(id).damaged = true; }
+
+  [[nodiscard]] const History& state_of(const CheckpointId& id) const { return saves_.at(id).state; }
+  /// Acknowledged, and neither damaged nor lost; the newest first.
+  [[nodiscard]] std::vector<CheckpointId> promises() const;
+  [[nodiscard]] std::vector<CheckpointId> all_lost() const;
+
+  // --- the rules ---
+
+  /// A manifest names what every rank has written.
+  void check_parts(const CheckpointId& id, std::uint32_t world) const;
+  /// What was acknowledged is never lost: a job goes on from the newest promise, or from a state that came from it.
+  void check_choice(const std::optional<CheckpointId>& choice) const;
+  /// There is one timeline: each checkpoint of it came from the one before it, and the state that a job goes on with from the last.
+  void check_line(const std::vector<CheckpointId>& line, const History* state) const;
+
+ private:
+  struct Save {
+    History state;
+    std::set<std::uint32_t> parts{};
+    std::uint64_t promised = 0;  // in which order; 0: it was not
+    bool damaged = false, lost = false;
+  };
+  std::map<CheckpointId, Save> saves_;
+  std::uint64_t promises_ = 0;
+};
+
+}  // namespace elrun::sim

@@ -63,7 +63,9 @@ Retention retention(const std::vector<Found>& found, const std::vector<Checkpoin
   for (const Found& f : found) {
     if (f.quarantined || !f.unreadable.empty() || f.id.fence > mine) continue;
     if (f.committed && among(line, f.id)) good.push_back(f.id);
-    else if (!f.committed && (!among(promised, f.id) || ELRUN_PLANTED(sweep_of_the_known))) result.sweep.push_back(f.id);
+    // Under our own fence a later save than the newest that was committed may be under way, in another process.
+    const bool is_left = f.id.fence < mine || (!line.empty() && f.id.step <= line.back().step);
+    if (!f.committed && is_left && (!among(promised, f.id) || ELRUN_PLANTED(sweep_of_the_known))) result.sweep.push_back(f.id);
   }
   std::sort(good.begin(), good.end());
   // A save that failed after its COMMIT was linked is tried again: two attempts have the same state, and count once.

@@ -98,6 +98,8 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
       keep_first(remove_committed(root_, id, run->root));
     }
     for (const CheckpointId& id : gone.sweep) {
+      const auto now_there = root_.files().list(root_.path_of(id));  // the looks and removals above take their time
+      if (now_there.ok() && std::find(now_there->begin(), now_there->end(), commit_file) != now_there->end()) continue;
       const auto left = read_manifest(root_.files(), root_.path_of(id));
       if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(root_.files(), root_.path_of(id)));
     }

@@ -46,7 +46,10 @@ class SaveMeeting {
       if (got.ok()) return std::move(got).value();
       if (is_hopeless(got.failure())) return std::move(got).failure();
       if (got.failure().code != Code::deadline_passed) host_.sleep(pause);
-      ELRUN_TRY(nobody_is_gone());
+      if (auto gone = nobody_is_gone(); !gone.ok()) {
+        if (got = host_.store.get(key, soon()); got.ok()) return std::move(got).value();  // it had voted before it was gone
+        return std::move(gone).failure();
+      }
     }
   }
   /// Until every rank has voted yes; the failure of one that did not, or the names of those that said nothing.
@@ -168,7 +171,8 @@ class SlotSave {
                                     message(why)));
     const ByteVector said = encode(Said{.failure = why, .again = again});
     if (meeting_.put(key, said).ok()) return {std::move(why), again};
-    (void)host_.store.set(key, said, Deadline::after(host_.clock.now(), call_wait));  // the save's time is over, and others wait for this
+    // The save's time is over, and others wait for this.
+    (void)host_.store.set(key, encode(Said{.failure = why, .again = false}), Deadline::after(host_.clock.now(), call_wait));
     return {std::move(why), false};
   }
 

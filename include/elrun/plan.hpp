@@ -107,7 +107,7 @@ struct CheckpointOptions {
   /// be lost with each further step. 0: training goes on, however many saves fail.
   Duration max_age{0};
   /// Checkpoints between steps are written while training goes on: each worker copies its part into memory of its node (as much again as the part) while it
-  /// computes the next step, and `elrun ckptd` writes it from there. One save at a time: one that comes while another is written is left out. The final checkpoint
+  /// computes the next step, and `elrun ckptd` writes it from there. One save at a time, in 600 s: one that comes while another is written is left out. The final checkpoint
   /// and that of a node which leaves are waited for. Needs elrun, and memory for the copy: where one is missing saves block, and a line says so.
   bool async = false;
 };

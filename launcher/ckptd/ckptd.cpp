@@ -16,11 +16,13 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <deque>
+#include <chrono>
+#include <exception>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -89,7 +91,8 @@ class Ckptd {
   void accept() {
     for (;;) {
       auto accepted = accept_one(STDIN_FILENO);
-      if (!accepted.ok() || !*accepted) return;
+      if (!accepted.ok()) return std::this_thread::sleep_for(100ms);  // no descriptor is free: not at full speed
+      if (!*accepted) return;
       ucred peer{};
       socklen_t size = sizeof peer;
       if (::getsockopt((*accepted)->get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) continue;
@@ -146,7 +149,11 @@ class Ckptd {
     from.slot.reset();
     RunningSave& it = *save;
     saves_.push_back(std::move(save));
-    it.thread = quiet_thread([this, &it] { write(it); });
+    try {
+      it.thread = quiet_thread([this, &it] { write(it); });
+    } catch (const std::system_error& error) {
+      fail(it, error.what());
+    }
     return true;
   }
 
@@ -168,7 +175,24 @@ class Ckptd {
                             .deadline = [&it] { return it.deadline.load(); },
                             .acknowledged = [&store](const std::string& text) { store.tell(CheckpointSaved{text}); },
                             .old_keys = it.record.rank == 0 ? &old_keys_ : nullptr};
-    it.outcome = save_slot(it.slot, it.record, host);
+    try {
+      it.outcome = save_slot(it.slot, it.record, host);
+    } catch (const std::exception& error) {  // std::bad_alloc: one save fails, and no other
+      (void)tell_gone(store, {fence, it.record.step}, it.record.rank, Failure{Code::exhausted, Remedy::retry, error.what()},
+                      Deadline::after(clock_.now(), store_word_wait));  // the others do not wait for it
+      return fail(it, error.what());
+    }
+    it.is_over = true;
+    wake();
+  }
+  void fail(RunningSave& it, const std::string& why) const {
+    it.outcome = SaveOutcome{it.record.ownership.fence,
+                             it.record.step,
+                             {},
+                             Failure{.code = Code::exhausted,
+                                     .remedy = Remedy::retry,
+                                     .what = "elrun ckptd could not write the checkpoint: " + why,
+                                     .rank = Rank{it.record.rank}}};
     it.is_over = true;
     wake();
   }
@@ -181,7 +205,7 @@ class Ckptd {
         ++save;
         continue;
       }
-      (*save)->thread.join();
+      if ((*save)->thread.joinable()) (*save)->thread.join();
       const auto to =
           std::find_if(connections_.begin(), connections_.end(), [&](const Connection& c) { return c.number == (*save)->connection; });
       if (to != connections_.end()) send(*to, (*save)->outcome);

@@ -186,6 +186,12 @@ TEST_CASE("retention keeps the newest of the timeline and what a person must loo
     CHECK(gone.uncommit == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}});
     CHECK(retention(found, {{50, 1, 1}}, {}, 2, 2).uncommit.empty());
   }
+  SECTION("under our own fence a later save than the newest is no leftover: another process may be writing it") {
+    found.push_back({{45, 1, 1}, false, false});
+    found.push_back({{60, 1, 1}, false, false});
+    CHECK(retention(found, line, {}, 1, 2).sweep == std::vector<CheckpointId>{{45, 1, 1}});
+    CHECK(retention(found, {}, {}, 1, 2).sweep.empty());
+  }
 }
 
 TEST_CASE("replicated state is cut into slices that cover it once", "[checkpoint]") {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <thread>
 
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/pass_descriptors.hpp"
@@ -145,12 +146,31 @@ TEST_CASE("who looks for a checkpoint waits until what was sealed before is sett
   writer.accept();
   CHECK(writer.hear() == SlotWord::slot);
   writer.say(std::nullopt);
-  worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 60s));
+  (void)worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 60s));
   CHECK(writer.hear() == SlotWord::settle);
-  worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 10ms));  // nobody answers
+  (void)worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 10ms));  // nobody answers
   Staging none{"", worker.clock};
   CHECK_FALSE(none.has_writer());
-  none.wait_until_settled(Deadline::after(worker.clock.now(), 60s));
+  (void)none.wait_until_settled(Deadline::after(worker.clock.now(), 60s));
+}
+
+TEST_CASE("a worker whose writer ended, and which looks for a checkpoint before it heard so, is not busy for good", "[job_saves]") {
+  Writer writer;
+  Worker worker{writer.path};
+  writer.accept();
+  worker.begin(10);
+  writer.line = Fd{};
+  std::optional<SaveOutcome> outcome;
+  std::thread looks{[&] { outcome = worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 60s)); }};
+  writer.accept();  // the next ckptd, which has nothing to write
+  const SlotWord first = writer.hear(), second = writer.hear();
+  writer.say(std::nullopt);
+  looks.join();
+  CHECK(first == SlotWord::slot);
+  CHECK(second == SlotWord::settle);
+  REQUIRE((outcome && outcome->failure));
+  CHECK(outcome->failure->code == Code::peer_lost);
+  CHECK_FALSE(worker.staging.is_busy());
 }
 
 }  // namespace elrun::test

@@ -43,10 +43,11 @@ Result<void> AsyncSaves::make_room(const Saves& saves) {
 void AsyncSaves::open(const Saves& saves) {
   saves_ = &saves;
   heard_.reset(), failed_to_begin_.reset();
+  acted_fence_ = 0, acted_step_ = ~std::uint64_t{0};  // a member that is new has acted on nothing, and all have to act alike
   layout_ = lay_out_slot(saves.saved().fragments());
   staging_.settle();
   const std::uint64_t record = encode(saves.slot_record(0, {})).size();
-  const bool needs_memory = !staging_.is_busy() && !staging_.has_room(record + record_slack / 2, layout_.data_bytes);
+  const bool needs_memory = !staging_.has_room(record + record_slack / 2, layout_.data_bytes);
   ByteWriter mine;
   mine.put(std::uint8_t{staging_.has_writer()});
   mine.put_text(host_.session.place().node.value());
@@ -76,11 +77,13 @@ void AsyncSaves::open(const Saves& saves) {
         "saves are not asynchronous, for {}: each one stops training until it is written, for about {} where the storage takes 250 MB/s",
         why, for_people(Duration{1s} * (1 + all_bytes / slow_storage))));
   }
-  if (!is_on_ || !needs_memory) return;
+  if (!is_on_ || !needs_memory || staging_.is_busy()) return;  // a rank that is busy takes it later
   if (const auto made = make_room(saves); !made.ok()) host_.log.warning("saves block: " + message(made.failure()));
 }
 
-void AsyncSaves::wait_for_others() { staging_.wait_until_settled(Deadline::after(host_.clock.now(), others_wait)); }
+std::optional<SaveOutcome> AsyncSaves::wait_for_others() {
+  return staging_.wait_until_settled(Deadline::after(host_.clock.now(), others_wait));
+}
 
 std::optional<SaveOutcome> AsyncSaves::hear(Deadline deadline) {
   auto outcome = failed_to_begin_ ? std::exchange(failed_to_begin_, std::nullopt) : staging_.hear(host_.session.store(), deadline);
@@ -121,6 +124,7 @@ AsyncSaves::Agreed AsyncSaves::agree() {
 }
 
 void AsyncSaves::begin(const Saves& saves, std::uint64_t step, const std::vector<Aux>& host_state) {
+  expect(world_, world_.wait_for_arrays("the state for a checkpoint"));
   SlotRecord record = saves.slot_record(step, world_.leads() ? host_state : std::vector<Aux>{});
   record.fragments = layout_.fragments;
   auto begun = staging_.has_room(encode(record).size(), layout_.data_bytes)

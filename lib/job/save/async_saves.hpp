@@ -23,8 +23,9 @@ class AsyncSaves {
 
   /// A generation begins, on all ranks. Takes the slot's memory, where every node has it for its ranks.
   void open(const Saves& saves);
-  /// Before this job looks for a checkpoint: what workers before this one have sealed is on the storage then, or given up. On this rank.
-  void wait_for_others();
+  /// Before this job looks for a checkpoint: what workers before this one have sealed is on the storage then, or given up. On this rank; how its own save ended, if it
+  /// was heard here.
+  std::optional<SaveOutcome> wait_for_others();
 
   /// On this rank, until `deadline` at most: how the save under way ended; nothing while it goes on, and where there is none.
   std::optional<SaveOutcome> hear(Deadline deadline);

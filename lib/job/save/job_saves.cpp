@@ -20,6 +20,7 @@ constexpr Duration told_wait = 1s;      // for the store to answer what follows 
 constexpr Duration owner_wait = 5s;     // for the store to say that this generation is the current one
 constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
 constexpr Duration final_margin = 30s;  // after the deadline of a save, for its outcome to come here
+constexpr Duration final_round = 2s;    // after which ranks that wait for the last save tell each other how it is
 constexpr Duration look_every = 250ms;  // at the world, and whether this node leaves, while the final save waits
 
 /// Calls `save` until it succeeds or it is no use at once; the last failure. `told` hears of those that another try follows.
@@ -42,7 +43,8 @@ void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
 }
 
 std::optional<std::vector<Aux>> JobSaves::restore() {
-  if (options_.async) async_.wait_for_others();
+  if (options_.async)
+    if (const auto outcome = async_.wait_for_others(); outcome && outcome->failure) take_note(*outcome);
   Saves::Loaded loaded = expect(world_, saves_->restore());
   restored_ = std::move(loaded.restored);
   safe_at_ = host_.clock.now();
@@ -107,7 +109,7 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
   if (leaves) wait_for_async(leave_limit, step);
   else hear();
   const AsyncSaves::Agreed agreed = async_.agree();
-  act_on(agreed);
+  act_on(agreed, leaves ? Next::save_that_blocks : Next::training);
   if (saved_step_ == step) return true;
   if (leaves || !agreed.possible) return false;
   if (agreed.busy) {
@@ -116,6 +118,7 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
       host_.log.warning(fmt::format(
           "the checkpoint of step {} is left out, for the one before it is still being written ({} so far): longer intervals would fit this storage",
           step, left_out_));
+    end_if_too_old(step, {Code::deadline_passed, Remedy::retry, "the checkpoint before it is still being written"});
     return true;
   }
   if (!saves_->claim().ok()) {
@@ -144,15 +147,17 @@ void JobSaves::take_note(const SaveOutcome& outcome) {
 }
 
 /// The same on all ranks.
-void JobSaves::act_on(const AsyncSaves::Agreed& agreed) {
+void JobSaves::act_on(const AsyncSaves::Agreed& agreed, Next next) {
   if (agreed.saved) {
-    saved_step_ = *agreed.saved;
+    saved_step_ =
+        saved_step_ == ~std::uint64_t{0} ? *agreed.saved : std::max(saved_step_, *agreed.saved);  // a later one may have been saved since
     safe_at_ = host_.clock.now();
   }
   if (!agreed.failed) return;
   const Failure& why = *agreed.failed->failure;
-  if (why.code == Code::refused && why.remedy == Remedy::fix_config) throw Error{why};  // another job owns the root now
   if (why.code == Code::not_found) saves_->lose_claim();
+  if (next == Next::save_that_blocks) return;  // which may succeed, and finds out itself whether the job must end
+  if (why.code == Code::refused && why.remedy == Remedy::fix_config) throw Error{why};  // another job owns the root now
   end_if_too_old(agreed.failed->step, why);
 }
 
@@ -165,6 +170,19 @@ void JobSaves::wait_for_async(Duration time, std::uint64_t step) {
     host_.session.progress({StepNumber{step}});
   }
   hear();
+}
+
+/// On all ranks, in rounds: each of them shows that it is no hang, and a node that leaves says so.
+void JobSaves::wait_for_async_at_the_end(std::uint64_t step) {
+  constexpr int rounds = static_cast<int>((save_deadline + final_margin) / final_round);
+  for (int round = 0; round < rounds; ++round) {
+    wait_for_async(final_round, step);
+    const AsyncSaves::Agreed agreed = async_.agree();
+    act_on(agreed, Next::save_that_blocks);
+    if (!agreed.busy) return;
+    departure_.tell_agent();  // others may still save it
+    host_.session.progress({StepNumber{step}});
+  }
 }
 
 void JobSaves::tell_of_failure(std::uint64_t step, const Failure& why) { host_.session.save_failed(StepNumber{step}, ++failed_, why); }
@@ -189,10 +207,7 @@ void JobSaves::end_if_too_old(std::uint64_t step, const Failure& why) {
 /// Whoever administrates the storage has some time to make a save possible: nothing else has the state.
 void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state) {
   if (!saves_.has_value()) return;
-  if (options_.async) {
-    wait_for_async(save_deadline + final_margin, step);
-    act_on(async_.agree());
-  }
+  if (options_.async) wait_for_async_at_the_end(step);
   if (saved_step_ == step) return;
   FinalSave trial{.wait = options_.final_wait};
   for (;;) {

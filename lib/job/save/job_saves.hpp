@@ -64,8 +64,10 @@ class JobSaves {
  private:
   bool save_aside(std::uint64_t step, const std::vector<Aux>& host_state);
   void take_note(const SaveOutcome& outcome);
-  void act_on(const AsyncSaves::Agreed& agreed);
+  enum class Next { training, save_that_blocks };
+  void act_on(const AsyncSaves::Agreed& agreed, Next next);
   void wait_for_async(Duration time, std::uint64_t step);
+  void wait_for_async_at_the_end(std::uint64_t step);
   std::optional<Failure> try_to_save(std::uint64_t step, const std::vector<Aux>& host_state);
   void tell_of_failure(std::uint64_t step, const Failure& why);
   void end_if_too_old(std::uint64_t step, const Failure& why);

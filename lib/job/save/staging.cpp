@@ -12,15 +12,19 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/pass_descriptors.hpp"
 #include "lib/base/quiet_thread.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
-constexpr Duration look_wait = 200ms;  // for the store to say how a save ended whose writer is gone
+constexpr Duration overdue_after = save_deadline + 60s;  // ckptd itself ends a save at its deadline, unless it hangs
+constexpr Duration look_wait = 200ms;                    // for the store to say how a save ended whose writer is gone
 
 /// Nothing came; or the end of the connection, as a failure.
 Result<std::optional<ByteVector>> packet_from(int socket) {
@@ -32,18 +36,31 @@ Result<std::optional<ByteVector>> packet_from(int socket) {
   return std::optional{std::move(packet)};
 }
 
+/// The other end is gone; what it had not read makes that an error, and no end of the stream.
+bool has_ended(int socket) {
+  std::byte peeked{};
+  const ssize_t got = ::recv(socket, &peeked, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+Failure ended(std::uint32_t rank) {
+  return {.code = Code::peer_lost,
+          .remedy = Remedy::retry,
+          .what = "elrun ckptd of this node ended while it wrote the checkpoint",
+          .rank = Rank{rank}};
+}
+
 }  // namespace
 
 Result<void> Staging::make_room(std::uint64_t record_bytes, std::uint64_t data_bytes) {
-  slot_ = {};  // before the new one
-  slot_is_there_ = false;
+  slot_ = {};                                              // before the new one
+  if (std::exchange(slot_is_there_, false)) line_ = Fd{};  // ckptd lets go of it, too
   ELRUN_TRY_ASSIGN(slot_, StagingSlot::make(record_bytes, data_bytes));
   return {};
 }
 
 Result<void> Staging::connect() {
-  std::byte peeked{};
-  if (line_ && ::recv(line_.get(), &peeked, 1, MSG_PEEK | MSG_DONTWAIT) == 0) line_ = Fd{};  // another ckptd answers by now
+  if (line_ && has_ended(line_.get())) line_ = Fd{};  // another ckptd answers by now
   if (!line_) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -76,7 +93,7 @@ Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, 
   ELRUN_TRY(connect());
   const std::span<std::byte> data = slot_.begin(encode(record), layout.data_bytes);
   ELRUN_TRY(say(SlotWord::begin));
-  under_way_ = UnderWay{record.ownership.fence, record.step, record.rank};
+  under_way_ = UnderWay{record.ownership.fence, record.step, record.rank, clock_.now()};
   const auto copy = [this, data, layout, state] {
     for (std::size_t i = 0; i < layout.fragments.size(); ++i)
       state.read(i, data.subspan(layout.fragments[i].offset, layout.fragments[i].bytes));
@@ -102,10 +119,7 @@ std::optional<SaveOutcome> Staging::lost(Store& store) {
   slot_is_there_ = false;
   if (!under_way_) return {};
   const UnderWay was = *std::exchange(under_way_, std::nullopt);
-  const Failure why{.code = Code::peer_lost,
-                    .remedy = Remedy::retry,
-                    .what = "elrun ckptd of this node ended while it wrote the checkpoint",
-                    .rank = Rank{was.rank}};
+  const Failure why = ended(was.rank);
   // It may have ended after the commit.
   const auto soon = [this] { return Deadline::after(clock_.now(), look_wait); };
   if (auto told = told_outcome(store, was.fence, was.step, soon)) return told;
@@ -128,6 +142,18 @@ std::optional<SaveOutcome> Staging::hear(Store& store, Deadline deadline) {
       }
       continue;
     }
+    if (!under_way_->is_overdue && clock_.now() - under_way_->begun > overdue_after) {
+      under_way_->is_overdue = true;
+      return SaveOutcome{
+          under_way_->fence,
+          under_way_->step,
+          {},
+          Failure{.code = Code::deadline_passed,
+                  .remedy = Remedy::retry,
+                  .what = fmt::format("elrun ckptd of this node has not said for {} how the save ended: does its storage hang?",
+                                      for_people(clock_.now() - under_way_->begun)),
+                  .rank = Rank{under_way_->rank}}};
+    }
     const Duration left = deadline.left(clock_.now());
     if (left <= Duration{0}) return {};
     pollfd look{line_.get(), POLLIN, 0};
@@ -140,20 +166,32 @@ void Staging::settle() {
   if (under_way_) (void)say(SlotWord::settle);  // where ckptd is gone, `hear` says so
 }
 
-void Staging::wait_until_settled(Deadline deadline) {
+std::optional<SaveOutcome> Staging::wait_until_settled(Deadline deadline) {
   finish_copy();
-  if (!has_writer() || !connect().ok() || !say(SlotWord::settle).ok()) return;
+  if (!has_writer()) return {};
+  std::optional<SaveOutcome> own;
+  const auto writer_ended = [&] {
+    line_ = Fd{};
+    slot_is_there_ = false;
+    if (under_way_ && !own) own = SaveOutcome{under_way_->fence, under_way_->step, {}, ended(under_way_->rank)};
+    under_way_.reset();
+    return own;
+  };
+  // Of a save under way only the ckptd that has it can tell the end; another one has none.
+  if (under_way_ && (!line_ || has_ended(line_.get()))) (void)writer_ended();
+  if (!connect().ok() || !say(SlotWord::settle).ok()) return writer_ended();
   for (;;) {
     const auto packet = packet_from(line_.get());
-    if (!packet.ok()) return;
+    if (!packet.ok()) return writer_ended();
     if (*packet) {
-      const auto outcome = decode_save_outcome(**packet);
-      if (!outcome.ok() || !*outcome) return;
-      if (under_way_ && (*outcome)->fence == under_way_->fence) under_way_.reset();  // of a generation whose state is gone
+      auto outcome = decode_save_outcome(**packet);
+      if (!outcome.ok()) return writer_ended();
+      if (!*outcome) return under_way_.reset(), own;
+      if (under_way_ && (*outcome)->fence == under_way_->fence) under_way_.reset(), own = std::move(*outcome);
       continue;
     }
     const Duration left = deadline.left(clock_.now());
-    if (left <= Duration{0}) return;
+    if (left <= Duration{0}) return own;
     pollfd look{line_.get(), POLLIN, 0};
     (void)::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(left, 1s)).count()));
   }

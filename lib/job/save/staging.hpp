@@ -48,18 +48,21 @@ class Staging {
   /// Until the state may change again. It waits for nobody but memory.
   void finish_copy();
 
-  /// The outcome, if it is there or has come by `deadline`. A ckptd that ended is one, too, unless the save's leader has told `store` another.
+  /// The outcome, if it is there or has come by `deadline`. A ckptd that ended is one, too, unless the save's leader has told `store` another. One that says
+  /// nothing for longer than a save may take has failed, once; this rank stays busy until it speaks or ends.
   std::optional<SaveOutcome> hear(Store& store, Deadline deadline);
   /// The generation is over: what is under way there, of workers before this one too, gets a last minute. Does not wait.
   void settle();
-  /// Until all of that is over.
-  void wait_until_settled(Deadline deadline);
+  /// Until all of that is over; how this rank's own save ended, if it was heard here. A rank is not busy afterwards, unless the deadline has passed.
+  std::optional<SaveOutcome> wait_until_settled(Deadline deadline);
 
  private:
   struct UnderWay {
     FenceNumber fence = 0;
     std::uint64_t step = 0;
     std::uint32_t rank = 0;
+    Instant begun{};
+    bool is_overdue = false;  // and told so
   };
   Result<void> say(SlotWord word);
   std::optional<SaveOutcome> lost(Store& store);

@@ -8,8 +8,10 @@ elrun_test(checkpoint_resume_test SOURCES unit/checkpoint_resume_test.cpp unit/c
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit)
 elrun_test(checkpoint_slot_test SOURCES unit/checkpoint_slot_test.cpp
   LINK elrun_checkpoint_test_support elrun::link fmt::fmt LABELS unit)
-elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp unit/checkpoint_odd_files_test.cpp unit/timed_files_test.cpp
+elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp unit/checkpoint_odd_files_test.cpp
   LINK elrun_checkpoint_test_support fmt::fmt LABELS unit)
+# Its threads are named, so that it runs with the thread sanitizer, too.
+elrun_test(timed_files_test SOURCES unit/timed_files_test.cpp LINK elrun_checkpoint_test_support Threads::Threads LABELS unit)
 elrun_test(checkpoint_tools_test SOURCES unit/checkpoint_tools_test.cpp
   LINK elrun_checkpoint_test_support elrun::checkpoint_tools LABELS unit)
 elrun_test(checkpoint_format_test SOURCES unit/checkpoint_format_test.cpp

@@ -9,7 +9,7 @@
 #include "tests/support/sim/checkpoint_world.hpp"
 
 using namespace elrun;
-using namespace elrun::sim;
+using namespace elrun::checkpoint_sim;
 
 namespace {
 

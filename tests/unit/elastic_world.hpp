@@ -203,7 +203,7 @@ class ElasticWorld {
     }
     if (members.empty() || over_for_good_) return;
     ++number_;
-    const Generation generation{number_, {{0x1234, 5}}};
+    const Generation generation{number_, {{0x1234, lineage_}}};
     const auto size = static_cast<std::uint32_t>(members.size());
     const auto shared = std::make_shared<Shared>(clock_, generation, size);
     for (std::uint32_t r = 0; r < size; ++r) {
@@ -328,7 +328,8 @@ class ElasticWorld {
       }
     }
     for (const auto& [call, reason] : calls) call(reason);
-    if (ended != nullptr) ended->store.begin_generation({number + 1, {{0x1234, 5}}});  // who waits in the store's calls hears it, too
+    if (ended != nullptr)
+      ended->store.begin_generation({number + 1, {{0x1234, lineage_}}});  // who waits in the store's calls hears it, too
   }
 
   /// Whether this exchange is the member's last one.
@@ -385,6 +386,9 @@ class ElasticWorld {
   std::vector<std::string> lines_;
   std::map<std::uint64_t, Sent> sent_;
   std::uint64_t number_ = 0;
+  // Another coordinator begins to count again, with another lineage. Checkpoints tell jobs on one root apart by it.
+  static inline std::atomic<std::uint64_t> lineages_{0};
+  const std::uint64_t lineage_ = ++lineages_;
   bool over_for_good_ = false;
 };
 

@@ -18,7 +18,7 @@
                                   bug(removed_after_commit, "a save that fails after COMMIT removes what it wrote") bug(                  \
                                       older_generation_claims, "a leader that was frozen claims a fence above that of a later generation")
 
-namespace elrun::sim {
+namespace elrun::checkpoint_sim {
 
 enum class Bug {
   none,
@@ -45,8 +45,8 @@ struct AssertionFailed : std::logic_error {
 };
 [[noreturn]] inline void assertion_failed(const char* expression, const char*, int) { throw AssertionFailed{expression}; }
 
-}  // namespace elrun::sim
+}  // namespace elrun::checkpoint_sim
 
-#define ELRUN_PLANTED(name) (::elrun::sim::planted_bug == ::elrun::sim::Bug::name)
+#define ELRUN_PLANTED(name) (::elrun::checkpoint_sim::planted_bug == ::elrun::checkpoint_sim::Bug::name)
 #define ELRUN_COMPARED_IN_SIMULATION
-#define ELRUN_ASSERTION_FAILED ::elrun::sim::assertion_failed
+#define ELRUN_ASSERTION_FAILED ::elrun::checkpoint_sim::assertion_failed

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace elrun::sim {
+namespace elrun::checkpoint_sim {
 namespace {
 
 bool came_from(const History& state, const History& earlier) {
@@ -59,4 +59,4 @@ void CheckpointTruth::check_line(const std::vector<CheckpointId>& line, const Hi
     throw Broken{fmt::format("two timelines: {} is inherited by a job whose state did not come from it", to_string(line.back()))};
 }
 
-}  // namespace elrun::sim
+}  // namespace elrun::checkpoint_sim

@@ -11,7 +11,7 @@
 
 #include "checkpoint/format/names.hpp"
 
-namespace elrun::sim {
+namespace elrun::checkpoint_sim {
 
 /// A broken rule.
 struct Broken : std::runtime_error {
@@ -59,4 +59,4 @@ class CheckpointTruth {
   std::uint64_t promises_ = 0;
 };
 
-}  // namespace elrun::sim
+}  // namespace elrun::checkpoint_sim

@@ -9,7 +9,7 @@
 #include "checkpoint/format/records.hpp"
 #include "lib/base/failure.hpp"
 
-namespace elrun::sim {
+namespace elrun::checkpoint_sim {
 
 using namespace elrun::commit;
 
@@ -513,4 +513,4 @@ Ran run_checkpoints(std::uint64_t seed, Bug planted) {
   return ran;
 }
 
-}  // namespace elrun::sim
+}  // namespace elrun::checkpoint_sim

@@ -22,7 +22,7 @@
 #include "tests/support/sim/checkpoint_bugs.hpp"
 #include "tests/support/sim/checkpoint_truth.hpp"
 
-namespace elrun::sim {
+namespace elrun::checkpoint_sim {
 
 /// What a run came to.
 struct Ran {
@@ -132,4 +132,4 @@ class CheckpointWorld {
   std::uint64_t processes_ = 0, damages_ = 0, faults_fired_ = 0, acknowledged_here_ = 0;
 };
 
-}  // namespace elrun::sim
+}  // namespace elrun::checkpoint_sim

@@ -132,24 +132,25 @@ TEST_CASE("all that is damaged is named, and a damaged checkpoint is listed and 
   const std::string newest = directory_of(root, 40), older = directory_of(root, 20);
   const std::vector<std::string> shards = shards_of(newest);
   REQUIRE(shards.size() == 2);
-  for (const std::string& shard : shards) flip(shard, 100'000);  // behind the header
+  for (const std::string& shard : shards) flip(shard, 100'000);  // behind the header, in the second block of 64 KiB
   flip(shards_of(older)[1], 100'000);
   const Ended one = ckpt({"verify", root, "40"});
   INFO(one.output);
   CHECK(one.code == 1);
   CHECK(one.says("2 damages found"));
-  for (const char* shard : {"r00000-of-00002.safetensors: block 0 (bytes 0 to ", "r00001-of-00002.safetensors: block 0 (bytes 0 to "})
+  for (const char* shard :
+       {"r00000-of-00002.safetensors: block 1 (bytes 65536 to ", "r00001-of-00002.safetensors: block 1 (bytes 65536 to "})
     CHECK(one.says(shard));
   const Json all = as_json({"verify", root}, 1);
   REQUIRE(all["checkpoints"].size() == 4);
   CHECK(all["checkpoints"][0]["damage"].size() == 2);
   CHECK(all["checkpoints"][1]["whole"] == true);
-  CHECK(all["checkpoints"][2]["damage"][0]["block"] == 0);
+  CHECK(all["checkpoints"][2]["damage"][0]["block"] == 1);
 
   const Ended compared = ckpt({"diff", root + ":40", root + ":30"});
   INFO(compared.output);
   CHECK(compared.code == 65);
-  CHECK(compared.says("block 0"));
+  CHECK(compared.says("block 1"));
 
   // A cut manifest: a start would pass it over, and here nothing is marked.
   fs::resize_file(newest + "/MANIFEST.json", 100);

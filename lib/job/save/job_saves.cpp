@@ -38,7 +38,7 @@ void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
   if (!has_directory()) return;
   failed_ = left_out_ = 0;
   saves_.emplace(host_.files, host_.clock, host_.log, host_.session, world_, options_, std::move(saver), std::move(saved),
-                 std::move(loaded));
+                 std::move(loaded), host_.readers);
   if (options_.async) async_.open(*saves_);
 }
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int damaged_max = 8;              // checkpoints that are tried, newest first, before the damage is called general
 constexpr std::uint32_t failures_max = 64;  // that an agent remembers
-constexpr unsigned readers = 4;             // threads of each rank that read a checkpoint
 constexpr Duration store_wait = 1s;         // agents and the storage remember, too: a coordinator that is away is not waited for
 
 Result<std::string> decode_text(ByteSpan bytes) { return std::string{as_text(bytes)}; }
@@ -23,7 +22,7 @@ ByteSpan encode(const std::string& text) { return as_bytes(text); }
 }  // namespace
 
 Saves::Saves(Files& files, const Clock& clock, const Log& log, Session& session, JobWorld& world, CheckpointOptions options, Saver saver,
-             HostFragments saved, HostFragments loaded)
+             HostFragments saved, HostFragments loaded, unsigned readers)
     : clock_{clock},
       log_{log},
       session_{session},
@@ -33,7 +32,8 @@ Saves::Saves(Files& files, const Clock& clock, const Log& log, Session& session,
       plan_{saver.plan.hash},
       checkpointer_{files, clock, log, options_.directory, std::move(saver)},
       saved_{std::move(saved)},
-      loaded_{std::move(loaded)} {}
+      loaded_{std::move(loaded)},
+      readers_{readers} {}
 
 /// What the leader's call gave, success or failure, on all ranks.
 template <class T>
@@ -59,7 +59,7 @@ constexpr std::uint8_t is_answer = 0, is_question = 1;  // the first byte of wha
 }  // namespace
 
 Result<std::vector<ShardFindings>> Saves::ask_for_shards(const ShardQuestion& check) {
-  ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(encode(checkpointer_.check_shards(check, readers))));
+  ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(encode(checkpointer_.check_shards(check, readers_))));
   std::vector<ShardFindings> findings;
   for (std::uint32_t r = 0; r < parts.size(); ++r) {
     ELRUN_TRY_ASSIGN(ShardFindings found, decode_shard_findings(parts[r]));
@@ -182,7 +182,7 @@ Result<Saves::Loaded> Saves::restore() {
     if (!start.choice.has_value()) return result;
     HostFragments::Copies state = loaded_.make();
     WorldLoads together{world_};
-    auto loaded = checkpointer_.load(start, state.fragments(), together, {.readers = readers});
+    auto loaded = checkpointer_.load(start, state.fragments(), together, {.readers = readers_});
     if (loaded.ok()) {
       loaded_.write(state);
       result.restored.from = Restored::From::checkpoint;

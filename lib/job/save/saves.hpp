@@ -22,7 +22,7 @@ class Saves {
  public:
   /// `files`, `clock`, `log`, `session` and `world` outlive it. `saved` and `loaded`: this rank's part of the state.
   Saves(Files& files, const Clock& clock, const Log& log, Session& session, JobWorld& world, CheckpointOptions options, Saver saver,
-        HostFragments saved, HostFragments loaded);
+        HostFragments saved, HostFragments loaded, unsigned readers);
 
   struct Loaded {
     Restored restored;
@@ -68,6 +68,7 @@ class Saves {
   Checkpointer checkpointer_;
   FenceNumber fence_ = 0;  // the leader's
   HostFragments saved_, loaded_;
+  const unsigned readers_;
   bool claimed_ = false;
 };
 

@@ -376,6 +376,7 @@ void Program::run() {
                       .log = log,
                       .out = out,
                       .join = [this](Session& s) { return join(s); },
+                      .readers = 0,  // one thread runs at a time
                       .sleep = [this](Duration time) { (void)wait([&] { return over_.has_value() || lost_.has_value(); }, time); }},
                      [this](Job& job) { train(job, simulation_.profile_.job.plan, simulation_.profile_.job.checkpoint); });
   } catch (const Error& error) {

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "lib/base/fd.hpp"
+#include "lib/base/files.hpp"
 #include "lib/link/message.hpp"
 #include "lib/link/request_store.hpp"
 

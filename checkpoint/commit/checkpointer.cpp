@@ -243,9 +243,10 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
                              to_string(*start.choice), root_.path().string());
     return other;
   }
+  const Code code = seen.failure().code;
+  if (code != Code::corrupt && code != Code::not_found && code != Code::io) return root_.explained(seen.failure());  // no proof of damage
   rejected_.push_back(*start.choice);
   root_.log().warning(fmt::format("checkpoint {} is given up: {}", to_string(*start.choice), message(why)));
-  const Code code = seen.failure().code;
   if (code == Code::corrupt || code == Code::not_found) (void)root_.quarantine(*start.choice, seen.failure());
   return {};
 }

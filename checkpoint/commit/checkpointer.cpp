@@ -3,6 +3,7 @@
 #include "checkpoint/commit/checkpointer.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -176,7 +177,11 @@ ShardFindings Checkpointer::check_shards(const ShardQuestion& check, unsigned th
   const auto share = share_of_checks(static_cast<std::uint32_t>(read->manifest.files.size()), found.rank, root_.saver().world.value());
   std::vector<Result<void>> results(share.size());
   in_parallel(share.size(), threads, [&](std::size_t i) {
-    results[i] = verify_shards(root_.files(), directory, read->manifest, std::span{&share[i], 1});
+    try {
+      results[i] = verify_shards(root_.files(), directory, read->manifest, std::span{&share[i], 1});
+    } catch (const std::bad_alloc&) {
+      results[i] = Failure{Code::exhausted, Remedy::retry, "there is no memory on the host to look into a shard"};
+    }
   });
   for (std::size_t i = 0; i < share.size(); ++i) {
     if (results[i].ok()) continue;

@@ -3,7 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -19,9 +19,10 @@ void in_parallel(std::size_t count, unsigned threads, const Call& call) {
     for (std::size_t i = next++; i < count; i = next++) call(i);
   };
   std::vector<std::thread> others;
+  others.reserve(threads);
   try {
     while (others.size() + 1 < threads && others.size() + 1 < count) others.push_back(quiet_thread(work));
-  } catch (const std::system_error&) {  // those that could be started do the work
+  } catch (const std::exception&) {  // those that could be started do the work
   }
   work();
   for (std::thread& thread : others) thread.join();

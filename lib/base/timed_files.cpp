@@ -5,11 +5,11 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <new>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -26,13 +26,19 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
  public:
   explicit Helpers(StorageLimits limits) : limits_{limits} {}
 
-  /// `what`: "sync /root/file". `bytes`: that it moves. `call` runs on another thread, and may outlive this call: it owns all that it touches.
+  /// `is_given_up`: set where the operation was begun and is not over in time. `what`: "sync /root/file". `bytes`: that it moves. `call` runs on another thread, and may outlive this call: it owns all that it touches.
   template <class T>
-  Result<T> run(std::string what, std::uint64_t bytes, std::function<Result<T>()> call) {
+  Result<T> run(std::string what, std::uint64_t bytes, std::function<Result<T>()> call, std::atomic<bool>* is_given_up = nullptr) {
     auto answer = std::make_shared<std::optional<Result<T>>>();
     auto task = std::make_shared<Task>();
     task->what = std::move(what);
-    task->call = [answer, call = std::move(call)] { answer->emplace(call()); };
+    task->call = [answer, call = std::move(call)] {
+      try {
+        answer->emplace(call());
+      } catch (const std::exception& error) {  // std::bad_alloc
+        answer->emplace(Failure{Code::exhausted, Remedy::retry, error.what()});
+      }
+    };
     const Duration limit = limit_of(bytes);
     std::unique_lock lock{mutex_};
     if (const Task* const stuck = oldest_stuck()) return hangs(*stuck, task->what);
@@ -44,6 +50,7 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
     }
     if (task->over.wait_for(lock, limit, [&] { return task->is_over; })) return std::move(**answer);
     task->is_given_up = true;
+    if (is_given_up != nullptr) *is_given_up = true;
     stuck_.push_back(task);
     return Failure{Code::deadline_passed, Remedy::retry,
                    fmt::format("{} has not returned for {}: the storage hangs. Is its server there, and the network to it?", task->what,
@@ -103,7 +110,7 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
     try {
       quiet_thread([self = shared_from_this()] { self->work(); }).detach();
       return true;
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       std::erase(tasks_, task);
       return false;
     }
@@ -155,15 +162,18 @@ class Behind {
   Behind(const Behind&) = delete;
   Behind& operator=(const Behind&) = delete;
   ~Behind() {
-    helpers_->let_go([file = std::move(file_)]() mutable { file.reset(); });
+    try {
+      helpers_->let_go([file = std::move(file_)]() mutable { file.reset(); });
+    } catch (const std::exception&) {  // no memory to hand it over: it was closed here
+    }
   }
   template <class T>
   Result<T> run(const char* verb, std::uint64_t bytes, std::function<Result<T>(File&)> call) {
-    if (is_dead_) return Failure{Code::io, Remedy::retry, fmt::format("{} {}: an operation on this file was given up before", verb, path_)};
-    auto result =
-        helpers_->run<T>(fmt::format("{} {}", verb, path_), bytes, [file = file_, call = std::move(call)] { return call(*file); });
-    if (!result.ok() && result.failure().code == Code::deadline_passed) is_dead_ = true;
-    return result;
+    if (is_dead_)
+      return Failure{Code::deadline_passed, Remedy::retry,
+                     fmt::format("{} {}: an operation on this file was given up before", verb, path_)};
+    return helpers_->run<T>(
+        fmt::format("{} {}", verb, path_), bytes, [file = file_, call = std::move(call)] { return call(*file); }, &is_dead_);
   }
 
  private:

@@ -13,9 +13,11 @@
 namespace elrun::inline v0 {
 
 struct StorageLimits {
-  Duration operation = std::chrono::seconds{60};  ///< Each operation is over within this ...
-  Bytes rate =
-      16_MiB;  ///< ... and within the time that its bytes take at this many per second. To a sync belong all bytes since the last one.
+  /// Each operation is over within this: longer than the failover of a network file system, during which it answers nobody.
+  Duration operation = std::chrono::seconds{300};
+  /// And within the time that its bytes take at this many per second: a rank's part of a storage that very many write to at once. To a sync belong all
+  /// bytes since the last one.
+  Bytes rate = 2_MiB;
 };
 
 /// Runs each operation on a thread of its own kind. One that is not over in time fails with `deadline_passed`, names what was done for how long, and goes on by

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <set>
 
 #include "tests/support/checkpoint_job.hpp"
@@ -107,8 +108,33 @@ TEST_CASE("an operation that does not return fails in time, and all others at on
   CHECK(storage.begun() == begun);
   storage.release();
   REQUIRE(works_again(files));
-  CHECK_FALSE(file->sync().ok());  // nobody knows what the one that was given up did
+  const auto again = file->sync();  // nobody knows what the one that was given up did
+  REQUIRE_FALSE(again.ok());
+  CHECK(again.failure().code == Code::deadline_passed);  // and no damage: what is damaged is given up
   CHECK(files.open("/a").ok());
+}
+
+TEST_CASE("a file of which an operation was not begun, because another one hangs, is as good as before", "[timed_files]") {
+  HangingStorage storage;
+  TimedFiles files{storage.files, {.operation = limit}};
+  auto file = files.create("/a").value(), other = files.create("/b").value();
+  storage.hang("sync");
+  REQUIRE_FALSE(file->sync().ok());
+  REQUIRE_THAT(said(other->write_at(0, some_bytes)), Contains("was not begun"));
+  storage.release();
+  REQUIRE(works_again(files));
+  CHECK(said(other->write_at(0, some_bytes)) == "");
+}
+
+TEST_CASE("an operation that runs out of memory fails, and ends no process", "[timed_files]") {
+  FaultyFiles memory;
+  TimedFiles files{std::make_shared<ForwardingFiles>(memory, [](const char* verb, const Path&) -> Result<void> {
+    if (std::string_view{verb} == "list") throw std::bad_alloc{};
+    return {};
+  })};
+  const auto listed = files.list("/");
+  REQUIRE_FALSE(listed.ok());
+  CHECK(listed.failure().code == Code::exhausted);
 }
 
 TEST_CASE("neither a file nor the storage waits at its end for what is stuck", "[timed_files]") {

@@ -71,6 +71,8 @@ Result<FencesSeen> OwnFence::look(const CheckpointRoot& root) const {
   FencesSeen seen;
   ELRUN_TRY_ASSIGN(seen.numbers, root.of_reading(find_fences(root.files(), root.path())));
   if (!seen.numbers.empty() && seen.numbers.back() > number_) seen.newest = owner_of(root, seen.numbers.back());
+  else if (!seen.numbers.empty() && seen.numbers.back() == number_)
+    seen.newest = root.author();  // a save of our own earlier fence asks, too
   return seen;
 }
 

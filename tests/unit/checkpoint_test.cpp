@@ -9,6 +9,7 @@
 #include "checkpoint/format/shard.hpp"
 #include "lib/base/crc32c.hpp"
 #include "tests/support/checkpoint_job.hpp"
+#include "tests/support/forwarding_files.hpp"
 
 using namespace elrun;
 using namespace elrun::test;
@@ -555,4 +556,76 @@ TEST_CASE("a rank that sees another storage than the leader does not condemn a w
   REQUIRE_FALSE(rejected.ok());
   CHECK_THAT(message(rejected.failure()), Contains("do all nodes see the same /ckpts?") && Contains("rank 0"));
   CHECK(next.start()->choice == CheckpointId{10, 1, 1});
+}
+
+TEST_CASE("a ticket is judged by its own fence, not by one that its process has claimed since", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  const SaveTicket ticket = job.ranks[0].begin_save(10).value();
+  const std::vector<PartVote> votes{job.ranks[0].write_part(ticket, job.held[0].fragments)};
+  REQUIRE(job.ranks[0].start().ok());
+  const auto late = job.ranks[0].commit(ticket, votes, [] { return Result<void>{}; });
+  REQUIRE_FALSE(late.ok());
+  CHECK(late.failure().code == Code::generation_over);  // its own later one: nobody else took the root
+  CHECK_THAT(late.failure().what, Contains("fence 2 belongs to") && Contains("this job has fence 1"));
+}
+
+TEST_CASE("a save that fails before it has a name is called by none", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1}, later{files, 1, 2};
+  REQUIRE(job.start().ok());
+  REQUIRE(later.start().ok());
+  CommitMachine save = job.ranks[0].new_save(10);
+  for (auto next = save.start(Instant{}); next;) next = save.on(commit::Answered{next->number, job.ranks[0].perform(*next)}, Instant{});
+  REQUIRE(save.is_over());
+  CHECK_THAT(said(job.ranks[0].outcome(save)), Contains("fence 2 belongs to") && !Contains("was not saved"));
+}
+
+TEST_CASE("what gets its COMMIT while old checkpoints are removed is no leftover any more", "[checkpoint]") {
+  FaultyFiles memory;
+  int lists_of_fences = -1000;
+  SaveTicket leftover;
+  ForwardingFiles files{memory, [&](const char* verb, const Path& path) -> Result<void> {
+                          const bool is_second = std::string_view{verb} == "list" && path == Path{"/ckpts/gens"} && ++lists_of_fences == 2;
+                          if (is_second)  // the first is before the look at all checkpoints, this one behind it
+                            (void)memory.write_durably(Path{"/ckpts/ckpt"} / to_string(leftover.id) / commit_file, as_bytes("yes"));
+                          return {};
+                        }};
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  leftover = job.ranks[0].begin_save(10).value();
+  REQUIRE_FALSE(job.ranks[0].write_part(leftover, job.held[0].fragments).refusal);
+  REQUIRE(said(job.save(20)) == "");
+  const auto before = memory.list(Path{"/ckpts/ckpt"} / to_string(leftover.id)).value();
+  lists_of_fences = 0;
+  REQUIRE(said(job.ranks[0].retain(2)) == "");
+  REQUIRE(lists_of_fences >= 2);
+  CHECK(memory.list(Path{"/ckpts/ckpt"} / to_string(leftover.id)).value().size() == before.size() + 1);
+}
+
+TEST_CASE("a leader that cannot look gives no checkpoint up: only damage, and what cannot be read, is a reason", "[checkpoint]") {
+  FaultyFiles memory;
+  Result<void> answer;
+  ForwardingFiles files{memory, [&](const char* verb, const Path& path) {
+                          return std::string_view{verb} == "read" && path.extension() == ".safetensors" ? answer : Result<void>{};
+                        }};
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  REQUIRE(said(job.save(10)) == "");
+  REQUIRE(said(job.save(20)) == "");
+  TestJob next{files, 1, 2};
+  const Start start = next.start().value();
+  REQUIRE(start.choice->step == 20);
+  const Failure bad_block{Code::corrupt, Remedy::retry, "a block"};
+  for (const Code code : {Code::deadline_passed, Code::exhausted}) {
+    answer = Failure{code, Remedy::retry, "not now"};
+    CHECK_FALSE(next.ranks[0].reject(start, bad_block).ok());
+    answer = {};
+    CHECK(next.start()->choice->step == 20);
+  }
+  answer = Failure{Code::io, Remedy::retry, "a bad sector"};
+  CHECK(next.ranks[0].reject(start, bad_block).ok());
+  answer = {};
+  CHECK(next.start()->choice->step == 10);
 }

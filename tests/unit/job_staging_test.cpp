@@ -173,4 +173,32 @@ TEST_CASE("a worker whose writer ended, and which looks for a checkpoint before 
   CHECK_FALSE(worker.staging.is_busy());
 }
 
+TEST_CASE("a writer that says nothing for longer than a save may take has failed, once, and the slot stays its own", "[job_saves]") {
+  Writer writer;
+  Worker worker{writer.path};
+  ManualClock clock;
+  Staging staging{writer.path, clock};
+  REQUIRE(staging.make_room(1 << 16, worker.layout.data_bytes).ok());
+  REQUIRE(staging.connect().ok());
+  writer.accept();  // the worker's own
+  writer.accept();
+  REQUIRE(staging.begin(worker.record(10), worker.layout, worker.state).ok());
+  staging.finish_copy();
+  const auto hear = [&] { return staging.hear(*worker.store, Deadline{clock.now()}); };
+  clock.advance(save_deadline);
+  CHECK_FALSE(hear());
+  clock.advance(61s);
+  const auto outcome = hear();
+  REQUIRE((outcome && outcome->failure));
+  CHECK(outcome->failure->code == Code::deadline_passed);
+  CHECK(outcome->step == 10);
+  CHECK(staging.is_busy());
+  CHECK_FALSE(hear());
+  writer.say(SaveOutcome{1, 10, "late", {}});
+  const auto late = hear();
+  REQUIRE(late.has_value());
+  CHECK(late->acknowledgement == "late");
+  CHECK_FALSE(staging.is_busy());
+}
+
 }  // namespace elrun::test

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/assert.hpp"
 #include "lib/job/state/update.hpp"
 
 namespace elrun::inline v0 {
@@ -89,8 +90,17 @@ Layout lay_out(const std::vector<UnitSpec>& units) {
 LeafRange shard(std::uint64_t elements, Cut cut) {
   const std::uint64_t granules = elements / granule;
   const std::uint64_t each = (granules + cut.parts - 1) / cut.parts;
+  ELRUN_ASSERT(cut.wrapped() == 0);
   const std::uint64_t begin = std::min(granules, each * cut.part);
-  return {begin * granule, std::min(granules, begin + each) * granule};
+  return {begin * granule, std::min(granules, begin + each * cut.count) * granule};
+}
+
+std::vector<LeafRange> runs(std::uint64_t elements, Cut cut) {
+  std::vector<LeafRange> out;
+  if (cut.wrapped() > 0) out.push_back(shard(elements, {cut.parts, 0, cut.wrapped()}));
+  out.push_back(shard(elements, {cut.parts, cut.part, cut.count - cut.wrapped()}));
+  std::erase_if(out, [](LeafRange run) { return run.begin == run.end; });
+  return out;
 }
 
 std::vector<Piece> pieces(const Layout& layout, Cut cut) {
@@ -98,10 +108,10 @@ std::vector<Piece> pieces(const Layout& layout, Cut cut) {
   std::uint64_t place = 0;
   for (std::uint32_t u = 0; u < layout.units.size(); ++u) {
     const UnitLayout& unit = layout.units[u];
-    const LeafRange run = shard(unit.trainable, cut);
-    if (run.begin == run.end) continue;
-    out.push_back({u, run.begin, run.end, unit.gradient_begin + run.begin, unit.begin + run.begin, place});
-    place += run.end - run.begin;
+    for (const LeafRange& run : runs(unit.trainable, cut)) {
+      out.push_back({u, run.begin, run.end, unit.gradient_begin + run.begin, unit.begin + run.begin, place});
+      place += run.end - run.begin;
+    }
   }
   return out;
 }

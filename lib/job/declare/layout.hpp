@@ -4,7 +4,7 @@
 /// In a unit the tensors that train come first, each on a border of 256 bytes, filled up to whole granules; the frozen
 /// ones follow. Offsets depend on the declarations alone, so views stay valid over every resize. Parameters, the state
 /// hash and checkpoints count elements of the whole model's flat space; gradients and optimizer states have one of
-/// their own, without what is frozen. A rank's shard is one run of granules of each unit.
+/// their own, without what is frozen. A rank's shard is one run of granules of each unit, or two.
 
 #include <cstdint>
 #include <string>
@@ -61,13 +61,18 @@ struct Layout {
 [[nodiscard]] std::vector<std::string> problems(const std::vector<UnitSpec>& units);
 [[nodiscard]] Layout lay_out(const std::vector<UnitSpec>& units);
 
-/// A shard, as the `part`-th of `parts`.
+constexpr std::uint32_t parts_held_max = 2;  ///< Of a shard.
+/// A shard: of `parts` equal parts, `count` from `part` on. Behind the last part the first one follows.
 struct Cut {
-  std::uint32_t parts = 1, part = 0;
+  std::uint32_t parts = 1, part = 0, count = 1;
+  /// Parts from the first one on, beyond the last.
+  [[nodiscard]] constexpr std::uint32_t wrapped() const { return part + count > parts ? part + count - parts : 0; }
   friend constexpr bool operator==(const Cut&, const Cut&) = default;
 };
-/// Elements [begin, end) of a shard of a flat space of whole granules: k = ceil(granules / parts) granules each.
+/// Elements [begin, end) of a shard of a flat space of whole granules: k = ceil(granules / parts) granules in each part. Of a shard that does not wrap.
 [[nodiscard]] LeafRange shard(std::uint64_t elements, Cut cut);
+/// Of any shard: its runs in ascending order, at most two. None is empty.
+[[nodiscard]] std::vector<LeafRange> runs(std::uint64_t elements, Cut cut);
 
 /// One run of one unit's trainable elements.
 struct Piece {
@@ -78,7 +83,7 @@ struct Piece {
   std::uint64_t place = 0;           ///< ... and in memory that holds this rank's shard alone.
   [[nodiscard]] std::uint64_t size() const { return end - begin; }
 };
-/// A shard of the model, unit by unit. Empty pieces are left out.
+/// A shard of the model, unit by unit, in ascending order. Empty pieces are left out.
 [[nodiscard]] std::vector<Piece> pieces(const Layout& layout, Cut cut);
 [[nodiscard]] std::uint64_t elements(const std::vector<Piece>& shard);
 

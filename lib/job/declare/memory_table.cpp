@@ -39,8 +39,9 @@ struct UnitsInUse {
   DType leaves;
 
   [[nodiscard]] static std::uint64_t part_of(const UnitLayout& unit, Cut cut) {
-    const LeafRange run = elrun::shard(unit.trainable, cut);
-    return run.end - run.begin;
+    std::uint64_t out = 0;
+    for (const LeafRange& run : runs(unit.trainable, cut)) out += run.end - run.begin;
+    return out;
   }
   template <class ElementsOf>
   [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> two_largest(const ElementsOf& elements_of) const {

@@ -57,11 +57,10 @@ bool RoundExchange::move(JobWorld& world, const RoundMoves& moves, Result<void>&
     move_.sends[r].clear(), move_.receives[r].clear();
     if (r == rank_) continue;
     const Need& theirs = needs_[r];
-    const bool same_copy = shards.copies[r] == shards.copies[rank_];  // weights come from the own node, where it has all of them
-    if (same_copy && theirs.gather != Need::nothing)
-      move_.sends[r].push_back(std::as_bytes(moves.state.weights(static_cast<std::uint32_t>(theirs.gather), shards.cuts[rank_])));
-    if (same_copy && mine.gather != Need::nothing)
-      move_.receives[r].push_back(std::as_writable_bytes(moves.state.weights(static_cast<std::uint32_t>(mine.gather), shards.cuts[r])));
+    if (const auto given = shards.gives(rank_, r); given && theirs.gather != Need::nothing)
+      move_.sends[r].push_back(std::as_bytes(moves.state.weights(static_cast<std::uint32_t>(theirs.gather), *given)));
+    if (const auto given = shards.gives(r, rank_); given && mine.gather != Need::nothing)
+      move_.receives[r].push_back(std::as_writable_bytes(moves.state.weights(static_cast<std::uint32_t>(mine.gather), *given)));
     if (hands_off(mine)) move_.sends[r].push_back(moves.stream->part_for(static_cast<std::uint32_t>(mine.hand_off), r));
     if (hands_off(theirs)) move_.receives[r].push_back(moves.stream->arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
   }

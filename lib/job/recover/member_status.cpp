@@ -54,6 +54,7 @@ ByteVector encode(const MemberStatus& s) {
   w.put(s.saved_step);
   w.put(s.cut.parts);
   w.put(s.cut.part);
+  w.put(s.cut.count);
   w.put(static_cast<std::uint8_t>(s.whole_parameters));
   w.put_text(s.node);
   w.put(static_cast<std::uint8_t>(s.device.kind));
@@ -85,6 +86,7 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.saved_step = r.get<std::uint64_t>();
   s.cut.parts = r.get<std::uint32_t>();
   s.cut.part = r.get<std::uint32_t>();
+  s.cut.count = r.get<std::uint32_t>();
   s.whole_parameters = r.get<std::uint8_t>() != 0;
   s.node = r.get_text(node_name_max);
   const auto kind = r.get<std::uint8_t>();
@@ -93,8 +95,8 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   const ByteSpan evaluation = r.get_bytes(evaluation_bytes_max);
   s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
-  if (kind > static_cast<std::uint8_t>(DeviceKind::cuda) || s.device.index < 0 || s.cut.part >= s.cut.parts || k.applied > k.decided ||
-      k.decided > k.voted || k.voted > k.applied + 1)
+  if (kind > static_cast<std::uint8_t>(DeviceKind::cuda) || s.device.index < 0 || s.cut.part >= s.cut.parts || s.cut.count == 0 ||
+      s.cut.count > parts_held_max || s.cut.count > s.cut.parts || k.applied > k.decided || k.decided > k.voted || k.voted > k.applied + 1)
     r.mark_broken();
   ELRUN_TRY(r.finish("a member's status"));
   return s;

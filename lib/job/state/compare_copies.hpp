@@ -20,13 +20,16 @@ struct TensorHash {
   std::string_view kind;
   bool is_cut = false;  ///< Each rank of a copy has a shard, and their hashes add up. Else every rank has the whole tensor.
   std::uint64_t hash = 0;
+  std::uint64_t next = 0;  ///< Of that part of a shard which wraps, and belongs to the next copy.
 };
 /// Of this rank. All ranks have the same tensors and kinds in the same order.
 [[nodiscard]] std::vector<TensorHash> hash_tensors(const ModelState& state, const std::vector<UnitSpec>& specs, const Placement& placement,
                                                    Optimizer optimizer);
 
-/// Core. `parts`: by rank, its hashes in that order, then its part of the state hash. The failure says that a part is no part.
+/// What a rank says: its hashes in that order, then its part of the state hash.
+[[nodiscard]] ByteVector encode(const std::vector<TensorHash>& mine, std::uint64_t state_hash_part);
+/// Core. `parts`: by rank, what it said. The failure says that a part is no part. `by_node`: each node has a copy.
 [[nodiscard]] Result<Verification> compare_copies(const std::vector<TensorHash>& mine, const std::vector<ByteVector>& parts,
-                                                  const ShardMap& shards, std::uint64_t step);
+                                                  const ShardMap& shards, bool by_node, std::uint64_t step);
 
 }  // namespace elrun::inline v0

@@ -55,8 +55,10 @@ std::uint64_t ModelState::moments_bytes() const {
 // ---- units whose parameters are sharded
 
 std::span<float> ModelState::weights(std::uint32_t unit, Cut cut) const {
-  if (cut == cut_) return parameters_->own_part(unit);
   const LeafRange run = shard(layout_.units[unit].trainable, cut);
+  if (run.begin == run.end) return {};
+  for (const Piece& p : parameters_->own_pieces(unit))
+    if (p.begin <= run.begin && run.end <= p.end) return parameters_->own(p).subspan(run.begin - p.begin, run.end - run.begin);
   return parameters_->unit(unit).subspan(run.begin, run.end - run.begin);
 }
 
@@ -68,11 +70,17 @@ void ModelState::plan_world(const ShardMap& shards, std::uint32_t rank, Space gr
   gather_ = {};
   if (!optimizer_is_whole() && !parameters_are_sharded()) {
     // Parameters are whole on every rank, and updated by those who hold the rest of the state: once a step, each copy is put together.
-    std::vector<std::vector<Piece>> has(shards.world()), wants(shards.world());
-    for (std::uint32_t r = 0; r < shards.world(); ++r)
-      if (shards.copies[r] == shards.copies[rank]) has[r] = pieces(layout_, shards.cuts[r]), wants[r] = pieces(layout_, Cut{});
+    gather_ = {std::vector<SendList>(shards.world()), std::vector<ReceiveList>(shards.world())};
     const PiecesIn all{parameters_->pages().span(), Space::parameters};
-    gather_ = deliver(rank, has, all, wants, all);
+    const auto given = [&](std::uint32_t giver, std::uint32_t taker) {
+      const auto cut = shards.gives(giver, taker);
+      return cut ? pieces(layout_, *cut) : std::vector<Piece>{};
+    };
+    for (std::uint32_t r = 0; r < shards.world(); ++r) {
+      if (r == rank) continue;
+      for (const Piece& p : given(rank, r)) gather_.sends[r].push_back(std::as_bytes(part(all, p)));
+      for (const Piece& p : given(r, rank)) gather_.receives[r].push_back(std::as_writable_bytes(part(all, p)));
+    }
   }
   std::vector<UpdateRun> runs;
   for (const Piece& p : pieces(layout_, shards.cuts[rank]))

@@ -87,7 +87,7 @@ class ModelState {
   void let_go_of_unit(std::uint32_t unit) { parameters_->let_go(unit); }
   /// All of a unit that trains, which is held, or whole.
   [[nodiscard]] std::span<float> unit(std::uint32_t unit) const { return parameters_->unit(unit); }
-  /// Of the elements that train: those of a shard.
+  /// Of the elements that train: those of a shard that does not wrap. Where all of it is this rank's, as its own shard has them; else the unit is held.
   [[nodiscard]] std::span<float> weights(std::uint32_t unit, Cut cut) const;
   [[nodiscard]] std::uint64_t hash_of_unit(std::uint32_t unit) const;
 

@@ -20,24 +20,21 @@ class AddressedParameters final : public Parameters {
                        : PagedArena::whole(layout.parameters, shared_buffers.make(layout.parameters * sizeof(float)),
                                            shared_buffers.private_memory())} {
     for (const UnitLayout& unit : layout.units) pages_.hold(unit.begin + unit.trainable, unit.begin + unit.size);
+    find_pieces(layout_, Cut{});
   }
 
   void begin_shard(Cut cut) override {
+    find_pieces(layout_, cut);
     if (!sharded_) return;
-    cut_ = cut;
     for (const Piece& p : pieces(layout_, cut)) pages_.hold(p.parameter, p.parameter + p.size());
   }
   void keep_only(Cut cut) override {
+    find_pieces(layout_, cut);
     if (!sharded_) return;
-    cut_ = cut;
     for (std::uint32_t unit = 0; unit < layout_.units.size(); ++unit) let_go(unit);
   }
   PiecesIn shard() const override { return {pages_.span(), Space::parameters}; }
   PiecesIn shard_before() const override { return shard(); }
-  std::span<float> own_part(std::uint32_t unit) const override {
-    const LeafRange mine = elrun::shard(layout_.units[unit].trainable, cut_);
-    return pages_.span(layout_.units[unit].begin + mine.begin, mine.end - mine.begin);
-  }
   std::span<float> frozen(std::uint32_t unit) const override {
     const UnitLayout& layout = layout_.units[unit];
     return pages_.span(layout.begin + layout.trainable, layout.size - layout.trainable);
@@ -51,9 +48,9 @@ class AddressedParameters final : public Parameters {
   void keep_written(std::uint32_t) override {}
   void let_go(std::uint32_t unit) override {
     const UnitLayout& layout = layout_.units[unit];
-    const LeafRange mine = elrun::shard(layout.trainable, cut_);
-    pages_.release(layout.begin, layout.begin + mine.begin);
-    pages_.release(layout.begin + mine.end, layout.begin + layout.trainable);
+    std::uint64_t at = layout.begin;
+    for (const Piece& p : own_pieces(unit)) pages_.release(std::exchange(at, p.parameter + p.size()), p.parameter);
+    pages_.release(at, layout.begin + layout.trainable);
   }
   std::span<float> unit(std::uint32_t unit) const override { return pages_.span(layout_.units[unit].begin, layout_.units[unit].trainable); }
 
@@ -65,7 +62,6 @@ class AddressedParameters final : public Parameters {
   const Layout layout_;
   const bool sharded_;
   PagedArena pages_;
-  Cut cut_{};
 };
 
 class BufferedParameters final : public Parameters {
@@ -84,16 +80,15 @@ class BufferedParameters final : public Parameters {
     Arena<float> array{elements(pieces(layout_, cut)), memory_};
     before_ = std::move(now_);
     now_ = Shard{cut, std::move(array)};
-    find_parts();
+    find_pieces(layout_, cut);
   }
   void keep_only(Cut cut) override {
     if (before_ && now_->cut != cut) now_ = std::move(before_);
     before_.reset();
-    find_parts();
+    find_pieces(layout_, now_->cut);
   }
   PiecesIn shard() const override { return {now_ ? now_->array.span() : std::span<float>{}, Space::shard}; }
   PiecesIn shard_before() const override { return before_ ? PiecesIn{before_->array.span(), Space::shard} : shard(); }
-  std::span<float> own_part(std::uint32_t unit) const override { return own(parts_[unit]); }
   std::span<float> frozen(std::uint32_t unit) const override {
     return frozen_.span(frozen_begins_[unit], layout_.units[unit].size - layout_.units[unit].trainable);
   }
@@ -102,10 +97,11 @@ class BufferedParameters final : public Parameters {
   void hold(std::uint32_t unit) override {
     if (at_[unit] != nullptr || layout_.units[unit].trainable == 0) return;
     at_[unit] = buffers_.take();
-    memory_.copy(std::as_bytes(own_part(unit)), std::as_writable_bytes(own_part_of_buffer(unit)));
+    for (const Piece& p : own_pieces(unit)) memory_.copy(std::as_bytes(own(p)), std::as_writable_bytes(in_buffer(p)));
   }
   void keep_written(std::uint32_t unit) override {
-    if (at_[unit] != nullptr) memory_.copy(std::as_bytes(own_part_of_buffer(unit)), std::as_writable_bytes(own_part(unit)));
+    if (at_[unit] == nullptr) return;
+    for (const Piece& p : own_pieces(unit)) memory_.copy(std::as_bytes(in_buffer(p)), std::as_writable_bytes(own(p)));
   }
   void let_go(std::uint32_t unit) override {
     if (at_[unit] != nullptr) buffers_.give_back(std::exchange(at_[unit], nullptr));
@@ -121,17 +117,10 @@ class BufferedParameters final : public Parameters {
     Cut cut;
     Arena<float> array;
   };
-  [[nodiscard]] std::span<float> own_part_of_buffer(std::uint32_t unit) const {
-    return {at_[unit] + parts_[unit].begin, parts_[unit].size()};
-  }
-  void find_parts() {
-    parts_.assign(layout_.units.size(), {});
-    for (const Piece& p : pieces(layout_, now_->cut)) parts_[p.unit] = p;
-  }
+  [[nodiscard]] std::span<float> in_buffer(const Piece& p) const { return {at_[p.unit] + p.begin, p.size()}; }
   const Layout layout_;
   Memory& memory_;
   std::optional<Shard> now_, before_;
-  std::vector<Piece> parts_;  // of the shard, by unit; empty where nothing of it is this rank's
   Arena<float> frozen_;
   std::vector<std::uint64_t> frozen_begins_;  // by unit
   UnitBuffers buffers_;

@@ -6,12 +6,13 @@
 /// * Sharded on a device, where pages do not: the shard lies in an array of its own, as moments do, and a held unit in a buffer of a pool, with a copy of the
 ///   shard's part. The shard is what counts: what is written to the buffer becomes the state's by `keep_written` alone.
 ///
-/// Called by the job's thread. Exchange rounds read and write by the spans of `own_part` and `unit`.
+/// Called by the job's thread. Exchange rounds read and write by the spans of `own` and `unit`.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "lib/device/memory.hpp"
 #include "lib/job/declare/layout.hpp"
@@ -37,8 +38,8 @@ class Parameters {
   [[nodiscard]] virtual PiecesIn shard_before() const = 0;
   [[nodiscard]] std::span<float> own(const Piece& piece) const { return part(shard(), piece); }
   [[nodiscard]] std::span<float> own_before(const Piece& piece) const { return part(shard_before(), piece); }
-  /// What of the unit is the shard's.
-  [[nodiscard]] virtual std::span<float> own_part(std::uint32_t unit) const = 0;
+  /// Of the shard, the pieces in that unit.
+  [[nodiscard]] std::span<const Piece> own_pieces(std::uint32_t unit) const { return parts_[unit]; }
 
   // ---- what is frozen
 
@@ -66,6 +67,15 @@ class Parameters {
   [[nodiscard]] virtual std::uint64_t held_bytes() const = 0;
   /// and most of it so far, with buffers for units.
   [[nodiscard]] virtual std::uint64_t held_bytes_max() const = 0;
+
+ protected:
+  void find_pieces(const Layout& layout, Cut cut) {
+    parts_.assign(layout.units.size(), {});
+    for (const Piece& p : pieces(layout, cut)) parts_[p.unit].push_back(p);
+  }
+
+ private:
+  std::vector<std::vector<Piece>> parts_;  // by unit
 };
 
 /// `shared_buffers`: where whole parameters lie, if peers may read them; all else lies in its private memory, which outlives them.

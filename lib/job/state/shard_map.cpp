@@ -29,6 +29,18 @@ ShardMap shard_map(Spread spread, std::span<const std::uint32_t> nodes) {
   return out;
 }
 
+std::optional<Cut> ShardMap::gives(std::uint32_t giver, std::uint32_t taker) const {
+  Cut out = cuts[giver];
+  const std::uint32_t wrapped = out.wrapped();
+  if (copies[giver] == copies[taker]) out.count -= wrapped;
+  else if (wrapped > 0 && copies[giver] + 1 == copies[taker]) out.part = 0, out.count = wrapped;
+  else return std::nullopt;
+  // A taker that wraps has the first parts of its copy too, from the next one. Its cut has as many parts as the giver's, for they are in one copy.
+  const std::uint32_t has = std::min(std::max(cuts[taker].wrapped(), out.part) - out.part, out.count);
+  out.part += has, out.count -= has;
+  return out.count > 0 ? std::optional{out} : std::nullopt;
+}
+
 std::vector<std::uint32_t> number_nodes(std::span<const std::string> names) {
   std::vector<std::uint32_t> out;
   std::vector<std::string_view> seen;
@@ -56,12 +68,10 @@ bool share(const Layout& layout, std::span<const std::optional<Cut>> held, std::
            const Give& give) {
   std::map<std::uint32_t, std::map<std::uint64_t, std::vector<std::uint32_t>>> by_cut;  // by number of parts and part: who holds it
   for (std::uint32_t r = 0; r < held.size(); ++r)
-    if (held[r]) by_cut[held[r]->parts][held[r]->part].push_back(r);
-  for (std::uint32_t u = 0; u < layout.units.size(); ++u) {
+    for (std::uint32_t i = 0; held[r] && i < held[r]->count; ++i) by_cut[held[r]->parts][(held[r]->part + i) % held[r]->parts].push_back(r);
+  const auto share_run = [&](std::uint32_t u, LeafRange run) {
     const std::uint64_t trainable = layout.units[u].trainable;
-    const LeafRange run = shard(trainable, only.value_or(Cut{}));
     std::vector<std::uint64_t> borders{run.begin, run.end};
-    if (run.begin == run.end) continue;
     for (const auto& [parts, ranks] : by_cut) {
       const std::uint64_t each = shard(trainable, {parts, 0}).end;
       for (auto at = ranks.lower_bound(run.begin / each); at != ranks.end() && at->first * each < run.end; ++at)
@@ -85,7 +95,11 @@ bool share(const Layout& layout, std::span<const std::optional<Cut>> held, std::
         give(u, givers[g], begin + part.begin, begin + part.end);
       }
     }
-  }
+    return true;
+  };
+  for (std::uint32_t u = 0; u < layout.units.size(); ++u)
+    for (const LeafRange& run : runs(layout.units[u].trainable, only.value_or(Cut{})))
+      if (!share_run(u, run)) return false;
   return true;
 }
 

@@ -19,10 +19,13 @@ namespace elrun::inline v0 {
 
 struct ShardMap {
   std::vector<Cut> cuts;              ///< By rank: its shard of its copy.
-  std::vector<std::uint32_t> copies;  ///< By rank: which copy its shard is of.
+  std::vector<std::uint32_t> copies;  ///< By rank: which copy its shard is of. A shard that wraps begins the next copy.
   /// By rank: what it folds of the gradient, one part of as many as there are ranks, so that each leaf travels once however
   /// many copies there are. The sum then goes to all who hold it. A rank folds near what it holds.
   std::vector<Cut> folds;
+  /// What `giver` gives `taker` where weights are gathered, so that each element comes once: of what the giver has of the taker's copy, that which the taker does
+  /// not hold. Nothing: it has none of that copy. Never wraps.
+  [[nodiscard]] std::optional<Cut> gives(std::uint32_t giver, std::uint32_t taker) const;
   [[nodiscard]] std::uint32_t world() const { return static_cast<std::uint32_t>(cuts.size()); }
   friend bool operator==(const ShardMap&, const ShardMap&) = default;
 };

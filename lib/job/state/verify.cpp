@@ -14,12 +14,9 @@ Verification Job::Impl::verify() {
   if (world.over() || !recovery_.is_ready() || held_.joined_running() || (gathers() && !scopes_.end_phase(phase()))) return {};
   world.now(Call::verify);
   const auto mine = hash_tensors(state_, declared.units(), plan().placement, plan().optimizer);
-  ByteWriter said;
-  for (const TensorHash& h : mine) said.put(h.hash);
-  said.put(state_.hash_part(shards_.map, world.rank()));
-  const auto parts = world.all_gather(said.bytes());
+  const auto parts = world.all_gather(encode(mine, state_.hash_part(shards_.map, world.rank())));
   if (!parts.ok()) return {};
-  auto compared = compare_copies(mine, *parts, shards_.map, decided_.applied());
+  auto compared = compare_copies(mine, *parts, shards_.map, plan().placement.optimizer == Spread::sharded_in_node, decided_.applied());
   if (compared.ok()) return std::move(compared).value();
   world.end(compared.failure());
   return {};

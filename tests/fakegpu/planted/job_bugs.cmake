@@ -51,8 +51,8 @@ plant(${file} 26 "streams_.begin(stream)" "void()" "for (const Stream stream : u
 # Buffers of weights and of leaf gradients.
 plant(lib/job/state/unit_buffers.hpp 27 "free_.pop_back()" "void()")
 set(file lib/job/state/parameters.cpp)
-plant(${file} 28 "memory_.copy(std::as_bytes(own_part(unit)), std::as_writable_bytes(own_part_of_buffer(unit)))" "void()")
-plant(${file} 29 "memory_.copy(std::as_bytes(own_part_of_buffer(unit)), std::as_writable_bytes(own_part(unit)))" "void()")
+plant(${file} 28 "memory_.copy(std::as_bytes(own(p)), std::as_writable_bytes(in_buffer(p)))" "void()")
+plant(${file} 29 "memory_.copy(std::as_bytes(in_buffer(p)), std::as_writable_bytes(own(p)))" "void()")
 set(file lib/job/gradients/leaf_memory.cpp)
 plant(${file} 30 "memory_.copy(std::as_bytes(std::span{at_[unit].leaf + begin, count}), std::as_writable_bytes(std::span{mine, count}))" "void()")
 plant(${file} 31 "rank * shapes_.taken(of(unit).part())" "std::uint64_t{0}" "return rank * shapes_.taken(of(unit).part())")

@@ -6,14 +6,14 @@ elrun_test(times_spent_test SOURCES unit/straggler_watch_test.cpp unit/times_spe
 elrun_test(job_property_test
   SOURCES property/job_tree_property.cpp property/job_assign_property.cpp property/job_sampler_property.cpp
           property/job_commit_property.cpp property/job_pending_requests_property.cpp property/job_shard_map_property.cpp
-  LINK elrun::job_core LABELS property)
+  LINK elrun::job_core fmt::fmt LABELS property)
 # One part of a job at a time, without a whole one.
 elrun_test(job_parts_test
   SOURCES unit/job_agreement_test.cpp unit/job_gather_test.cpp unit/job_host_state_test.cpp unit/job_model_state_test.cpp unit/job_recovery_test.cpp
           unit/job_reducer_test.cpp unit/job_restore_test.cpp unit/job_saves_test.cpp unit/job_slot_test.cpp unit/job_staging_test.cpp unit/job_votes_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS unit)
 elrun_test(job_hybrid_test
-  SOURCES unit/job_hybrid_test.cpp
+  SOURCES unit/job_hybrid_test.cpp unit/job_mirrored_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 600)
 set(cases "")
 if(ELRUN_THREADED_CODE_ONLY)  # evaluations go through the exchanges of the other cases, and would take half of the time

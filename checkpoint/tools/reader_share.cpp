@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <vector>
 
 #include "checkpoint/format/read_share.hpp"
 #include "checkpoint/format/records.hpp"
@@ -16,9 +17,15 @@ Needs needed(const ModelTable& model, const ReadingWorld& as, std::uint32_t rank
     for (std::uint32_t u = 0; u < model.units.size(); ++u) {
       const std::uint64_t elements = model.units[u].elements;
       const bool is_sharded = model.kinds[kind].name == "param" ? as.parameters_are_sharded : as.others_are_sharded;
-      const auto [begin, end] =
-          is_sharded ? slice_of(0, elements, rank % as.parts, as.parts) : std::pair<std::uint64_t, std::uint64_t>{0, elements};
-      if (begin < end) all.push_back({kind, u, begin, end, 0});
+      if (!is_sharded || as.parts_each >= as.parts) {
+        if (elements > 0) all.push_back({kind, u, 0, elements, 0});
+        continue;
+      }
+      std::vector<std::uint32_t> parts;
+      for (std::uint32_t i = 0; i < as.parts_each; ++i) parts.push_back((rank * as.parts_each + i) % as.parts);
+      std::sort(parts.begin(), parts.end());
+      for (const std::uint32_t part : parts)
+        if (const auto [begin, end] = slice_of(0, elements, part, as.parts); begin < end) all.push_back({kind, u, begin, end, 0});
     }
   return all;
 }
@@ -38,11 +45,12 @@ ReaderShare add_up(const Manifest& manifest, const std::vector<FileRange>& reads
 }  // namespace
 
 std::optional<ReadingWorld> reading_world(std::uint32_t world, std::string_view zero, std::uint32_t per_node) {
-  const bool is_hybrid = zero.starts_with("hybrid");
-  const std::string_view stage = is_hybrid ? zero.substr(6) : zero;
-  if (stage.size() != 1 || stage[0] < (is_hybrid ? '2' : '0') || stage[0] > '3' || world == 0) return std::nullopt;
+  const bool is_hybrid = zero.starts_with("hybrid"), is_mirrored = zero.starts_with("mirrored");
+  const std::string_view stage = zero.substr(is_hybrid ? 6 : is_mirrored ? 8 : 0);
+  const char least = is_hybrid ? '2' : is_mirrored ? '1' : '0';
+  if (stage.size() != 1 || stage[0] < least || stage[0] > '3' || world == 0) return std::nullopt;
   const std::uint32_t node = per_node == 0 ? world : std::min(per_node, world);
-  return ReadingWorld{world, is_hybrid ? node : world, stage[0] == '3', stage[0] != '0'};
+  return ReadingWorld{world, is_hybrid ? node : world, is_mirrored ? 2u : 1u, stage[0] == '3', stage[0] != '0'};
 }
 
 Result<std::vector<ReaderShare>> reader_shares(const Manifest& manifest, const ReadingWorld& as) {

@@ -16,10 +16,12 @@ struct Manifest;  // checkpoint/format/records.hpp
 struct ReadingWorld {
   std::uint32_t world = 1;
   std::uint32_t parts = 1;              ///< Of what is sharded: `world`, or the ranks of a node.
+  std::uint32_t parts_each = 1;         ///< That a rank has: 2 of mirrored state.
   bool parameters_are_sharded = false;  ///< The kind `param`.
   bool others_are_sharded = false;      ///< All other kinds: moments of the optimizer.
 };
-/// `zero`: 0 to 3, hybrid2, hybrid3, as the sample gpt has it. `per_node`: ranks of a node; 0: all are on one. Nothing for any other text.
+/// `zero`: 0 to 3, hybrid2, hybrid3, mirrored1 to mirrored3, as the sample gpt has it. `per_node`: ranks of a node; 0: all are on one. Mirrored state is cut as
+/// where no node has more than half of the ranks. Nothing for any other text.
 [[nodiscard]] std::optional<ReadingWorld> reading_world(std::uint32_t world, std::string_view zero, std::uint32_t per_node);
 
 struct ReaderShare {

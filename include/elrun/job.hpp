@@ -350,14 +350,14 @@ class ELRUN_API Job {
   requires std::is_trivially_copyable_v<T>
   void state(std::string_view name, T& value) { register_state(name, std::as_writable_bytes(std::span{&value, 1})); }
 
-  /// Bytes per rank by state for every placement, slots per rank and the part of the compute that works, in a world of so
+  /// Bytes per rank by state for every placement, bytes that it sends in a step, slots per rank and the part of the compute that works, in a world of so
   /// many ranks, so many to a node (0: all on one) and on the last what is left: a table for people, in lines. After the last
   /// declaration; allocates nothing, and needs no `seal()`. Throws Error (`invalid_argument`) before `configure`, for a world of 0, and for declarations that `seal` would
   /// refuse.
   [[nodiscard]] std::string plan_table(std::uint32_t world, std::uint32_t ranks_per_node = 0) const;
   /// Plans the layout and allocates everything. Nothing is allocated afterwards; but where nodes differ in their number of
-  /// workers, who holds what of a hybrid placement is known in `restore()` alone, and allocated anew there. Prints bytes per
-  /// rank by state. Throws Error: `invalid_argument` before `configure`, the second time, with all problems of the declarations at once, and,
+  /// workers, who holds what of a hybrid or mirrored placement is known in `restore()` alone, and allocated anew there. Prints bytes per
+  /// rank by state, and what mirroring costs and saves. Throws Error: `invalid_argument` before `configure`, the second time, with all problems of the declarations at once, and,
   /// before anything is allocated, where this rank would hold more than its machine has.
   void seal();
   /// Puts the newest state into the arenas: from a committed checkpoint of any world size. The result says from where, and is false only when the whole

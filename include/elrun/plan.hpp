@@ -18,6 +18,7 @@ enum class Spread : std::uint8_t {
   replicated,       ///< Whole on every rank.
   sharded,          ///< Cut into one shard per rank of the world.
   sharded_in_node,  ///< Replicated across nodes: each has all of it, cut into one shard per rank of that node.
+  mirrored,         ///< Sharded, and each shard is on two ranks, on different nodes where there are several.
 };
 
 /// When gradients travel to the owners of their shards.
@@ -50,6 +51,17 @@ struct Placement {
 [[nodiscard]] constexpr Placement hybrid(Placement stage) {
   for (Spread* spread : {&stage.parameters, &stage.gradients, &stage.optimizer})
     if (*spread == Spread::sharded) *spread = Spread::sharded_in_node;
+  return stage;
+}
+
+/// A stage with each shard on two ranks, on different nodes where there are several. Gradients are added up once, their sums go to both, and both apply
+/// the same update. So the loss of one rank, or of one node where there are several, takes no decided step back.
+/// Of what the stage shards, each of W ranks holds 2/W: with two ranks everything, and a rank alone has the only copy. The two holders of a shard are half a world
+/// apart in the order of ranks, which goes by node, rack and zone. A node with more than half of all ranks holds one copy, and all other ranks
+/// share the other one: that may be more than 2/W of it for each of them.
+[[nodiscard]] constexpr Placement mirrored(Placement stage) {
+  for (Spread* spread : {&stage.parameters, &stage.gradients, &stage.optimizer})
+    if (*spread == Spread::sharded) *spread = Spread::mirrored;
   return stage;
 }
 

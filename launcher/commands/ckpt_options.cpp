@@ -40,7 +40,8 @@ constexpr std::string_view ckpt_usage =
     "  inspect  plan, tensors (name, type, elements, bytes, shape) and shards of one checkpoint; without STEP of the one from\n"
     "           which a start would go on\n"
     "    --plan W           what each rank of a world of W would read: bytes, files, ranges\n"
-    "    --zero Z           for a job with that placement: 0, 1, 2, 3, hybrid2 or hybrid3 (0: all is on every rank)\n"
+    "    --zero Z           for a job with that placement: 0, 1, 2, 3, hybrid2, hybrid3 or mirrored1 to\n"
+    "                       mirrored3 (0: all is on every rank)\n"
     "    --per-node N       ranks of a node, for hybrid (all)\n"
     "  verify   reads every byte, and checks every checksum. Names the file and block of all that is damaged. Without STEP it\n"
     "           takes all committed checkpoints that are not quarantined\n"
@@ -89,7 +90,7 @@ std::string understand_plan(const Values& values, CkptOptions& options) {
   const auto per_node = positive(values.per_node.value_or(fmt::to_string(*world)), world_max);
   if (!per_node) return fmt::format("--per-node {}: must be a number of ranks from 1 to {}", *values.per_node, world_max);
   options.reads_as = reading_world(*world, values.zero.value_or("0"), *per_node);
-  return options.reads_as ? "" : fmt::format("--zero {}: is none of 0, 1, 2, 3, hybrid2 and hybrid3", *values.zero);
+  return options.reads_as ? "" : fmt::format("--zero {}: is none of 0, 1, 2, 3, hybrid2, hybrid3 and mirrored1 to mirrored3", *values.zero);
 }
 
 /// What stands for checkpoints; a problem, or nothing.

@@ -168,6 +168,7 @@ RankBytes Job::Impl::held_bytes() const {
 void Job::Impl::show_memory() const {
   host.log.info(memory_line(plan(), declared.units(), state_.layout(),
                             {.bytes = held_bytes(), .per_slot = streams(), .buffers = reducer_.buffers()}, world.size()));
+  if (const auto line = mirroring_line(plan(), state_.layout(), shards_.map, guess_my_nodes())) host.log.info(*line);
   if (const std::string warning = efficiency_warning(plan().slots(), world.size()); !warning.empty()) host.log.warning(warning);
   if (plan().reduce == Reduce::fast)
     host.log.warning(

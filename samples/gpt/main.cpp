@@ -24,6 +24,7 @@ elrun::Exchange exchange_of(const gpt::Options& options) {
 
 elrun::Placement placement_of(const gpt::Options& options) {
   const elrun::Placement stage = elrun::zero(options.zero.back() - '0', exchange_of(options));
+  if (options.zero.starts_with("mirrored")) return elrun::mirrored(stage);
   return options.zero.starts_with("hybrid") ? elrun::hybrid(stage) : stage;
 }
 

@@ -19,8 +19,9 @@ struct Options {
   std::uint64_t layers = 4;
   std::uint64_t channels = 128;
   std::uint64_t heads = 4;
-  std::uint64_t context = 64;     ///< Tokens that a prediction looks back on; also the length of a sample.
-  std::string zero = "1";         ///< ZeRO stage: 0 to 3, or inside of each node: hybrid2, hybrid3.
+  std::uint64_t context = 64;  ///< Tokens that a prediction looks back on; also the length of a sample.
+  std::string zero =
+      "1";  ///< ZeRO stage: 0 to 3, or inside of each node: hybrid2, hybrid3; or each shard on two workers: mirrored1 to mirrored3.
   std::string exchange = "auto";  ///< When gradients travel: auto, step or slot.
   std::string overlap = "off";    ///< Whether workers exchange while they compute: on or off.
   std::uint64_t memory = 0;       ///< Millions of bytes that a worker may take; 0: as many as it needs.

@@ -124,7 +124,7 @@ TEST_CASE("a job that is killed as a whole, again and again, goes on at any worl
     Rng rng{seed};
     INFO("seed " << seed);
     const std::string root = folder / ("ck" + std::to_string(seed));
-    const std::vector<std::string> zero{"0", "1", "2", "3", "hybrid2", "hybrid3"};
+    const std::vector<std::string> zero{"0", "1", "2", "3", "hybrid2", "hybrid3", "mirrored1", "mirrored2", "mirrored3"};
     const auto job_of = [&](std::uint64_t world) {
       std::vector<std::string> words =
           under_elrun({"--nproc_per_node", std::to_string(world)},

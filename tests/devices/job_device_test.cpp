@@ -178,6 +178,7 @@ void check_all_placements(std::uint32_t world) {
     all.push_back({.placement = zero(3, exchange), .nests = true});
     for (const int stage : {2, 3})
       if (world == 3) all.push_back({.placement = hybrid(zero(stage, exchange)), .nodes = {0, 0, 1}});
+    for (const int stage : {1, 2, 3}) all.push_back({.placement = mirrored(zero(stage, exchange))});
   }
   for (const Training& training : all) {
     INFO(world << " rank(s), " << *name_of(training.placement) << ", exchanged "

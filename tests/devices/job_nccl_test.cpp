@@ -62,7 +62,8 @@ TEST_CASE("a world with a device for each rank exchanges by NCCL, and has the ho
 }
 
 TEST_CASE("gradients and weights that travel in slots do so by NCCL, also while ranks compute", "[nccl]") {
-  for (const Placement& placement : {zero(0, Exchange::per_slot), zero(2), zero(3), zero(3, Exchange::per_step), hybrid(zero(3))})
+  for (const Placement& placement :
+       {zero(0, Exchange::per_slot), zero(2), zero(3), zero(3, Exchange::per_step), hybrid(zero(3)), mirrored(zero(1)), mirrored(zero(3))})
     for (const auto& [leaves, overlap] : {std::pair{DType::f32, true}, {DType::bf16, true}, {DType::bf16, false}}) {
       ToyOptions options{.plan = short_plan(0, leaves)};
       const std::uint64_t expected = undisturbed(options);

@@ -77,8 +77,9 @@ std::vector<Setting> matrix(const std::vector<Dimension>& dimensions) {
   times(std::vector<const char*>{"shm", "tcp"}, [](Setting& s, const char* v) { s.transport = v; });
   times(std::vector{1u, 2u}, [](Setting& s, unsigned v) { s.threads = v; });
   times(std::vector{1u, 2u, 3u, 5u, 6u, 7u, 8u}, [](Setting& s, unsigned v) {
-    const bool by_node = std::ranges::any_of(s.options, [](const Choice& c) { return c.size() == 2 && c[1].starts_with("hybrid"); });
-    s.agents = by_node && v > 1 ? 2 : 1;  // on one node it would be the stage alone
+    const bool by_node = std::ranges::any_of(
+        s.options, [](const Choice& c) { return c.size() == 2 && (c[1].starts_with("hybrid") || c[1].starts_with("mirrored")); });
+    s.agents = by_node && v > 1 ? 2 : 1;  // on one node the first would be the stage alone
     s.workers = (v + s.agents - 1) / s.agents;
     s.fewer = s.agents * s.workers - v;
   });

@@ -74,8 +74,9 @@ TEST_CASE("checkpoints of every placement are listed, whole, and equal to those 
   const Folder folder;
   train(folder, folder / "one", 1);
   const std::vector<std::vector<std::string>> placements{
-      {"--zero", "0"}, {"--zero", "1"},       {"--zero", "2", "--exchange", "slot"},
-      {"--zero", "3"}, {"--zero", "hybrid2"}, {"--zero", "hybrid3", "--exchange", "slot"}};
+      {"--zero", "0"},         {"--zero", "1"},        {"--zero", "2", "--exchange", "slot"},
+      {"--zero", "3"},         {"--zero", "hybrid2"},  {"--zero", "hybrid3", "--exchange", "slot"},
+      {"--zero", "mirrored1"}, {"--zero", "mirrored3"}};
   unsigned world = 2;
   for (const auto& placement : placements) {
     const std::string root = folder / ("root" + std::to_string(world) + placement[1]);

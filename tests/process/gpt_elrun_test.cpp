@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -52,6 +53,14 @@ bool reads_of_others(pid_t pid, std::size_t bytes) {
     const std::size_t dash = line.find('-');
     if (std::stoull(line.substr(dash + 1), nullptr, 16) - std::stoull(line.substr(0, dash), nullptr, 16) >= bytes) return true;
   }
+  return false;
+}
+
+/// Whichever has the rank that prints.
+bool until_either(Job& a, Job& b, const std::string& text) {
+  for (int look = 0; look < 600; ++look)
+    for (Job* job : {&a, &b})
+      if (job->line(text, Wait{50}).has_value()) return true;
   return false;
 }
 
@@ -233,6 +242,43 @@ TEST_CASE("state that every node has all of: a node's workers are killed, and no
   CHECK(ended.says("hybrid(zero(3))"));
   CHECK_FALSE(ended.says("was lost"));
   CHECK_FALSE(ended.says("begins the job again"));
+}
+
+TEST_CASE("mirrored state: a worker or all workers of a node are killed, twice in one run, and no decided step is lost", "[golden]") {
+  const Folder folder;
+  constexpr unsigned steps = 300;
+  const std::string state = undisturbed(folder, steps);
+  for_all_seeds(std::getenv("ELRUN_FULL") != nullptr ? 20 : 3, [&](Rng& rng) {  // 200 of them then
+    const std::string endpoint = "127.0.0.1:" + std::to_string(free_port()), stage = std::to_string(1 + rng.below(3));
+    const std::string workers[] = {std::to_string(1 + rng.below(3)), std::to_string(1 + rng.below(3))};
+    std::unique_ptr<Job> agents[2];
+    for (const unsigned i : {0u, 1u})  // no checkpoints: what is lost begins from nothing
+      agents[i] = start("elrun", under_elrun({"--nnodes", "2", "--nproc_per_node", workers[i], "--node_rank", std::to_string(i),
+                                              "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--max_restarts", "5"},
+                                             gpt_arguments(folder / "text", steps, {"--zero", "mirrored" + stage})));
+    unsigned killed = 0;
+    for (const std::string& sign : {"step=" + std::to_string(2 + rng.below(100)) + " ", std::string{"generation=2 "}}) {
+      REQUIRE(until_either(*agents[0], *agents[1], sign));
+      listen(*agents[0], up_to(rng, 150));
+      const auto living = agents[rng.below(2)]->children_named("gpt");
+      if (living.empty()) continue;
+      const bool all = rng.chance(0.5);
+      for (const pid_t pid : all ? living : std::vector{living[rng.below(living.size())]}) killed += ::kill(pid, SIGKILL) == 0;
+    }
+    const Ended ended = finish(*agents[0]), other = finish(*agents[1]);
+    INFO(workers[0] << " and " << workers[1] << " workers, mirrored" << stage << "\n"
+                    << tail(ended.output) << "\n--- second\n"
+                    << tail(other.output));
+    CHECK(killed >= 1);
+    for (const Ended* end : {&ended, &other}) {
+      CHECK(end->code == 0);
+      CHECK_FALSE(end->says("was lost with a worker"));
+      CHECK_FALSE(end->says("begins the job again"));
+    }
+    CHECK((ended.state.empty() ? other : ended).state == state);  // where rank 0 is
+    CHECK((ended.says("generation=2 ") || other.says("generation=2 ")));
+    CHECK(ended.says("mirrored(zero(" + stage + ")): no decided step is lost with one worker or one node"));
+  });
 }
 
 TEST_CASE("two workers whose connection breaks live on: the world is made again of the same processes", "[golden]") {

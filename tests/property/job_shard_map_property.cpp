@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/state/shard_map.hpp"
 #include "tests/support/property.hpp"
@@ -45,7 +48,7 @@ void any_world(Rng& rng) {
   const Layout layout = any_layout(rng);
   const auto nodes = any_nodes(rng);
   const auto world = static_cast<std::uint32_t>(nodes.size());
-  for (const Spread spread : {Spread::replicated, Spread::sharded, Spread::sharded_in_node}) {
+  for (const Spread spread : {Spread::replicated, Spread::sharded, Spread::sharded_in_node, Spread::mirrored}) {
     const ShardMap h = shard_map(spread, nodes);
     std::vector<std::vector<Piece>> held, folded, counts;
     for (std::uint32_t r = 0; r < world; ++r) {
@@ -67,6 +70,20 @@ void any_world(Rng& rng) {
     std::sort(copies.begin(), copies.end());
     copies.erase(std::unique(copies.begin(), copies.end()), copies.end());
     CHECK(counted(layout, held) == every_granule(layout, static_cast<int>(copies.size())));
+    // With what it is given a rank has every element of its copy once, and nobody gives what he has not.
+    for (std::uint32_t taker = 0; taker < world; ++taker) {
+      std::vector<std::vector<Piece>> gathered{held[taker]};
+      for (std::uint32_t giver = 0; giver < world; ++giver) {
+        const auto given = h.gives(giver, taker);
+        if (giver == taker || !given) continue;
+        REQUIRE(given->wrapped() == 0);
+        gathered.push_back(pieces(layout, *given));
+        std::uint64_t has = 0;
+        for (const Common& both : common(held[giver], gathered.back())) has += both.a.size();
+        CHECK(has == elements(gathered.back()));
+      }
+      CHECK(counted(layout, gathered) == every_granule(layout, 1));
+    }
     for (std::uint32_t r = 0; r < world; ++r)
       for (std::uint32_t other = 0; other < world; ++other)
         if (spread == Spread::sharded_in_node) CHECK((h.copies[r] == h.copies[other]) == (nodes[r] == nodes[other]));
@@ -80,7 +97,7 @@ void any_remains(Rng& rng) {
   const Layout layout = any_layout(rng);
   std::vector<std::optional<Cut>> held;
   for (std::uint64_t world = 0; world < 1 + rng.below(3); ++world) {
-    const ShardMap h = shard_map(static_cast<Spread>(rng.below(3)), any_nodes(rng));
+    const ShardMap h = shard_map(static_cast<Spread>(rng.below(4)), any_nodes(rng));
     for (const Cut& cut : h.cuts)
       if (rng.chance(0.7)) held.push_back(rng.chance(0.9) ? std::optional{cut} : std::nullopt);
   }
@@ -129,7 +146,89 @@ void any_remains(Rng& rng) {
   }
 }
 
+/// Every way in which so many ranks can lie on nodes, numbered in the order of their first ranks.
+void each_way_to_lie(std::uint32_t world, const auto& look, std::vector<std::uint32_t> nodes = {}) {
+  if (nodes.size() == world) return look(nodes);
+  const std::uint32_t known = nodes.empty() ? 0 : std::ranges::max(nodes) + 1;
+  for (std::uint32_t node = 0; node <= known; ++node) {
+    nodes.push_back(node);
+    each_way_to_lie(world, look, nodes);
+    nodes.pop_back();
+  }
+}
+
+Layout two_unequal_units() { return lay_out({{"a", {{"w", DType::f32, {9 * 1024}, {}}}}, {"b", {{"w", DType::f32, {25 * 1024}, {}}}}}); }
+
+/// Whether those who are left have all of the state of a step that all had applied.
+bool is_complete(const Layout& layout, const ShardMap& h, const auto& is_left) {
+  std::vector<MemberStatus> left;
+  for (std::uint32_t r = 0; r < h.world(); ++r)
+    if (is_left(r)) left.push_back({.has_state = true, .knowledge = {5, 5, 5}, .cut = h.cuts[r]});
+  return plan_state_transfer(layout, left, 5, std::vector<Cut>(left.size())).complete;
+}
+
+void check_mirrors(const Layout& layout, const std::vector<std::uint32_t>& nodes) {
+  const ShardMap h = shard_map(Spread::mirrored, nodes);
+  const std::uint32_t world = h.world();
+  std::vector<std::uint32_t> sizes(world);
+  for (const std::uint32_t n : nodes) ++sizes[n];
+  const std::uint32_t largest = std::ranges::max(sizes);
+  INFO("nodes " << fmt::format("{}", fmt::join(nodes, " ")));
+  // Two holders of each granule, and on two nodes where there are two.
+  std::vector<std::vector<std::uint32_t>> holders(layout.granules());
+  for (std::uint32_t r = 0; r < world; ++r)
+    for (const Piece& p : pieces(layout, h.cuts[r]))
+      for (std::uint64_t g = p.gradient / granule; g < (p.gradient + p.size()) / granule; ++g) holders[g].push_back(r);
+  for (const auto& who : holders) {
+    REQUIRE(who.size() == std::min(world, 2u));
+    if (world > 1) REQUIRE((nodes[who[0]] != nodes[who[1]] || largest == world));
+  }
+  // Two parts of as many as there are ranks; where one node has more than half of them, what the others have to hold together.
+  const bool is_even = 2 * largest <= world || largest == world;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    std::uint64_t bound = 0, folded = 0;
+    for (const UnitLayout& unit : layout.units) {
+      const std::uint64_t granules = unit.trainable / granule, parts = is_even ? world : std::min(largest, world - largest);
+      bound += std::min(granules, (granules + parts - 1) / parts * (is_even ? 2 : 1)) * granule;
+    }
+    CHECK(elements(pieces(layout, h.cuts[r])) <= bound);
+    for (const Common& both : common(pieces(layout, h.folds[r]), pieces(layout, h.cuts[r]))) folded += both.a.size();
+    if (is_even) CHECK(folded == elements(pieces(layout, h.folds[r])));  // what it adds up, it holds
+  }
+  // Whoever is lost, one rank or one node of several, the others have all; both holders of an element take it with them.
+  for (std::uint32_t lost = 0; lost < world && world > 1; ++lost) {
+    CHECK(is_complete(layout, h, [&](std::uint32_t r) { return r != lost; }));
+    if (largest < world) CHECK(is_complete(layout, h, [&](std::uint32_t r) { return nodes[r] != nodes[lost]; }));
+  }
+  for (const auto& who : holders)
+    if (world > 2) REQUIRE_FALSE(is_complete(layout, h, [&](std::uint32_t r) { return std::ranges::find(who, r) == who.end(); }));
+}
+
 }  // namespace
+
+TEST_CASE("mirrored state is on two ranks, of two nodes where there are two, and outlives any rank and any node", "[job][mirrored]") {
+  std::size_t ways = 0;
+  for (std::uint32_t world = 1; world <= 7; ++world)
+    each_way_to_lie(world, [&](const std::vector<std::uint32_t>& nodes) { check_mirrors(two_unequal_units(), nodes), ++ways; });
+  CHECK(ways == 1 + 2 + 5 + 15 + 52 + 203 + 877);
+  for_all_seeds(200, [](Rng& rng) {
+    std::vector<std::uint32_t> nodes(1 + rng.below(40));
+    const std::uint64_t most = 1 + rng.below(8);
+    for (std::uint32_t& n : nodes) n = std::min(static_cast<std::uint32_t>(rng.below(most)), static_cast<std::uint32_t>(nodes.size()) - 1);
+    if (rng.chance(0.5)) std::ranges::sort(nodes);
+    check_mirrors(any_layout(rng), nodes);
+  });
+}
+
+TEST_CASE("the two holders are in two racks and zones where none has more than half of the ranks, for ranks go by place",
+          "[job][mirrored]") {
+  // Three zones of two racks of two nodes of two ranks.
+  std::vector<std::uint32_t> nodes(24);
+  for (std::uint32_t r = 0; r < nodes.size(); ++r) nodes[r] = r / 2;
+  const Layout layout = two_unequal_units();
+  const ShardMap h = shard_map(Spread::mirrored, nodes);
+  for (std::uint32_t zone = 0; zone < 3; ++zone) CHECK(is_complete(layout, h, [&](std::uint32_t r) { return r / 8 != zone; }));
+}
 
 TEST_CASE("each part is folded by one rank, counted by one who holds it, and every copy is whole", "[job]") {
   for_all_seeds(300, any_world);
@@ -155,15 +254,17 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
                        .knowledge = {4, 5, 5},
                        .decision = {1.5f, true, 2.5f, 7},
                        .saved_step = 3,
-                       .cut = {4, 2},
+                       .cut = {4, 3, 2},
                        .whole_parameters = false,
                        .node = "node.1"};
   const auto heard = decode_member_status(encode(s));
   REQUIRE(heard.ok());
   CHECK(*heard == s);
   MemberStatus wrong = s;
-  wrong.cut = {2, 2};
-  CHECK_FALSE(decode_member_status(encode(wrong)).ok());
+  for (const Cut& cut : {Cut{2, 2}, Cut{4, 0, 0}, Cut{4, 0, 3}, Cut{1, 0, 2}, Cut{~0u, 0, ~0u}}) {
+    wrong.cut = cut;
+    CHECK_FALSE(decode_member_status(encode(wrong)).ok());
+  }
 }
 
 TEST_CASE("a rank folds what it holds where nodes are alike, so that only the others' part of its shard comes to it", "[job]") {

@@ -22,12 +22,11 @@ struct Placement {
   const char* name;
   bool parameters_are_sharded, others_are_sharded;
   std::uint32_t per_node;  // 0: all ranks are one group
+  bool is_mirrored = false;
 };
-constexpr Placement placements[] = {{"zero 0", false, false, 0},
-                                    {"zero 1 and 2", false, true, 0},
-                                    {"zero 3", true, true, 0},
-                                    {"hybrid 2", false, true, 2},
-                                    {"hybrid 3", true, true, 2}};
+constexpr Placement placements[] = {
+    {"zero 0", false, false, 0}, {"zero 1 and 2", false, true, 0},     {"zero 3", true, true, 0},          {"hybrid 2", false, true, 2},
+    {"hybrid 3", true, true, 2}, {"mirrored 1", false, true, 0, true}, {"mirrored 3", true, true, 0, true}};
 
 std::vector<Needs> needs_of_world(const ModelTable& model, std::uint32_t world, const Placement& as) {
   std::vector<Needs> all(world);
@@ -37,8 +36,15 @@ std::vector<Needs> needs_of_world(const ModelTable& model, std::uint32_t world, 
       for (std::uint32_t unit = 0; unit < model.units.size(); ++unit) {
         const bool is_sharded = model.kinds[kind].name == "param" ? as.parameters_are_sharded : as.others_are_sharded;
         const std::uint64_t elements = model.units[unit].elements;
-        const auto [begin, end] = is_sharded ? slice_of(0, elements, rank % parts, parts) : std::pair{std::uint64_t{0}, elements};
-        if (begin < end) all[rank].push_back({kind, unit, begin, end, 0});
+        if (!is_sharded || (as.is_mirrored && world <= 2)) {
+          if (elements > 0) all[rank].push_back({kind, unit, 0, elements, 0});
+          continue;
+        }
+        std::vector<std::uint32_t> held{rank % parts};
+        if (as.is_mirrored) held = {2 * rank % parts, (2 * rank + 1) % parts};
+        std::sort(held.begin(), held.end());
+        for (const std::uint32_t part : held)
+          if (const auto [begin, end] = slice_of(0, elements, part, parts); begin < end) all[rank].push_back({kind, unit, begin, end, 0});
       }
   return all;
 }
@@ -200,7 +206,7 @@ TEST_CASE("512 ranks saved 70 billion parameters, 96 read them: at most 1.02 tim
   const Manifest m = even_manifest(model, 512);
   for (const Placement& as : placements) {
     const std::vector<Needs> needs =
-        needs_of_world(model, 96, Placement{as.name, as.parameters_are_sharded, as.others_are_sharded, as.per_node * 4});
+        needs_of_world(model, 96, Placement{as.name, as.parameters_are_sharded, as.others_are_sharded, as.per_node * 4, as.is_mirrored});
     const auto reads = all_reads(m, needs);
     REQUIRE(said(reads) == "");
     require_blocks_once(m, *reads);

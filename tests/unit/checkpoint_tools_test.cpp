@@ -421,7 +421,13 @@ TEST_CASE("the shares of a reading world add up to what its ranks read", "[ckpt]
   const auto in_nodes = reader_shares(manifest, reading_world(4, "hybrid3", 2).value());
   CHECK((*in_nodes)[0].bytes == (*in_nodes)[2].bytes);
   CHECK((*in_nodes)[0].bytes + (*in_nodes)[1].bytes == state_bytes(model) + 2 * host);
-  for (const char* wrong : {"4", "", "hybrid1", "x", "33"}) CHECK_FALSE(reading_world(2, wrong, 0));
+  const auto alone = reader_shares(manifest, reading_world(2, "mirrored1", 0).value()),
+             thirds = reader_shares(manifest, reading_world(3, "mirrored3", 0).value());
+  CHECK((*alone)[1].bytes == state_bytes(model) + host);
+  std::uint64_t mirrored = 0;
+  for (const ReaderShare& s : *thirds) mirrored += s.bytes;
+  CHECK(mirrored == 2 * state_bytes(model) + 3 * host);
+  for (const char* wrong : {"4", "", "hybrid1", "mirrored0", "mirrored", "mirrored4", "x", "33"}) CHECK_FALSE(reading_world(2, wrong, 0));
   CHECK_FALSE(reading_world(0, "0", 0));
 
   SECTION("and `reads` is what a load reads from storage") {

@@ -4,92 +4,15 @@
 
 #include "lib/job/declare/memory_table.hpp"
 #include "tests/support/property.hpp"
-#include "tests/unit/elastic_world.hpp"
+#include "tests/unit/placed_world.hpp"
 
 #include <elrun/verify.hpp>
 
 namespace elrun::test {
 namespace {
 
-using Nodes = std::vector<std::uint32_t>;
-
 Plan hybrid_plan(int stage, std::uint64_t slots = 8, Exchange exchange = Exchange::automatic) {
-  Plan plan = toy_plan(stage, slots, exchange);
-  plan.placement = hybrid(plan.placement);
-  return plan;
-}
-
-std::uint64_t undisturbed(std::uint64_t slots = 8, DType leaves = DType::f32) {
-  static std::map<std::pair<std::uint64_t, DType>, std::uint64_t> known;
-  auto& hash = known[{slots, leaves}];
-  Plan plan = toy_plan(0, slots);
-  plan.leaves = leaves;
-  if (hash == 0) hash = run_world({.world = 1}, toy({.plan = plan}))[0].outcome->state_hash;
-  return hash;
-}
-
-void ended_alike(const Member& m, std::uint64_t slots = 8, DType leaves = DType::f32) {
-  INFO((m.failure ? message(*m.failure) : ""));
-  REQUIRE(m.outcome.has_value());
-  CHECK(m.outcome->state_hash == undisturbed(slots, leaves));
-  CHECK(m.host_state == 7);
-}
-
-bool said(const ElasticWorld& world, std::string_view what) {
-  return std::ranges::any_of(world.lines(), [&](const std::string& line) { return line.find(what) != line.npos; });
-}
-
-std::string text_of(const Nodes& nodes) { return fmt::format("nodes {}", fmt::join(nodes, " ")); }
-
-/// A random history, of workers and of nodes.
-void any_history(Rng& rng) {
-  const int stage = static_cast<int>(rng.below(4));
-  const bool per_slot = rng.chance(stage >= 2 ? 0.8 : 0.2);
-  const TemporaryDirectory root;
-  CheckpointOptions checkpoint;
-  if (rng.chance(0.5)) checkpoint = {.directory = root.path(), .every = 1 + rng.below(4)};
-  const auto members = 1 + static_cast<std::uint32_t>(rng.below(5));
-  Nodes nodes;
-  for (std::uint32_t i = 0; i < members + 4; ++i) nodes.push_back(static_cast<std::uint32_t>(rng.below(3)));
-  std::vector<Fate> fates;
-  const std::uint64_t count = 1 + rng.below(4);
-  std::string text;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    constexpr const char* names[] = {"dies", "grows", "breaks", "splits", "leaves"};
-    const std::uint64_t kind = rng.below(5);
-    fates.push_back({static_cast<Fate::Kind>(kind), static_cast<std::uint32_t>(rng.below(8)),
-                     rng.below(rng.chance(0.3) ? 8
-                               : per_slot      ? 200
-                                               : 90),
-                     rng.chance(0.7), rng.chance(0.5)});
-    text += fmt::format("{} {} at {}{}{}; ", names[kind], fates.back().whom, fates.back().at, fates.back().comes_back ? ", comes back" : "",
-                        fates.back().with_its_node ? ", with its node" : "");
-  }
-  INFO("hybrid(zero(" << stage << ")), gradients " << (per_slot ? "per slot" : "per step") << ", " << members << " members, "
-                      << text_of(nodes) << ", checkpoint every " << checkpoint.every << ": " << text);
-  const Exchange exchange = rng.chance(0.5) ? Exchange::automatic : per_slot ? Exchange::per_slot : Exchange::per_step;
-  const std::uint64_t slots = 1 + rng.below(12);
-  Plan plan = rng.chance(0.7) ? hybrid_plan(stage, slots, exchange) : toy_plan(stage, slots, exchange);
-  plan.memory_per_rank = rng.chance(0.5) ? 60'000 + rng.below(400'000) : 0;
-  plan.leaves = rng.chance(0.5) ? DType::bf16 : DType::f32;
-  INFO("slots " << slots << ", exchange " << static_cast<int>(exchange) << " memory " << plan.memory_per_rank << " leaves "
-                << static_cast<int>(plan.leaves));
-  ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint}), nodes};
-  auto& results = world.wait();
-  std::size_t done = 0;
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const Member& m = results[i];
-    const bool came_late = !m.outcome && !m.failure;
-    const bool heard_late = m.failure && m.failure->code == Code::generation_over;
-    if (world.was_killed(i) || came_late || heard_late) continue;
-    INFO("member " << i);
-    ended_alike(m, slots, plan.leaves);
-    CHECK(m.steps_begun == 7);
-    ++done;
-  }
-  const bool none_was_left =
-      std::ranges::any_of(fates, [](const Fate& f) { return f.kind == Fate::Kind::dies || f.kind == Fate::Kind::leaves; });
-  CHECK((done > 0 || none_was_left));
+  return placed_plan(hybrid, stage, slots, exchange);
 }
 
 }  // namespace
@@ -312,6 +235,8 @@ TEST_CASE("what hybrid placements take is worked out by node, and shown where th
   CHECK(one.find("hybrid") == std::string::npos);
 }
 
-TEST_CASE("any history of workers and nodes ends with the same bits", "[job][hybrid][elastic]") { for_all_seeds(60, any_history); }
+TEST_CASE("any history of workers and nodes ends with the same bits", "[job][hybrid][elastic]") {
+  for_all_seeds(60, [](Rng& rng) { any_history(rng, hybrid); });
+}
 
 }  // namespace elrun::test

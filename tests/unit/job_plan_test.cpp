@@ -30,9 +30,13 @@ TEST_CASE("every stage has both evaluations, and sharded gradients travel in eve
       p.placement = hybrid(p.placement);
       CHECK(p.problems().empty());
       CHECK(name_of(p.placement) == (stage == 0 ? "zero(0)" : fmt::format("hybrid(zero({}))", stage)));
+      p.placement = mirrored(zero(stage, exchange));
+      CHECK(p.problems().empty());
+      CHECK(name_of(p.placement) == (stage == 0 ? "zero(0)" : fmt::format("mirrored(zero({}))", stage)));
     }
     CHECK(exchanges_per_slot(zero(stage)) == (stage >= 2));
     CHECK(exchanges_per_slot(hybrid(zero(stage))) == (stage >= 2));
+    CHECK(exchanges_per_slot(mirrored(zero(stage))) == (stage >= 2));
     CHECK(exchanges_per_slot(zero(stage, Exchange::per_slot)));
     CHECK_FALSE(exchanges_per_slot(zero(stage, Exchange::per_step)));
   }

@@ -61,9 +61,10 @@ TEST_CASE("contradictions have an exit code of their own", "[gpt]") {
   CHECK_THAT(parsed.problems[1], Contains("--every 5") && Contains("--checkpoint"));
 }
 
-TEST_CASE("a placement is a stage, plain or inside of each node", "[gpt]") {
-  for (const char* good : {"0", "1", "2", "3", "hybrid2", "hybrid3"}) CHECK(parse({"--data", "a", "--zero", good}).problems.empty());
-  for (const char* bad : {"4", "hybrid", "hybrid1", "hybrid4", "03"}) {
+TEST_CASE("a placement is a stage, plain, inside of each node, or mirrored", "[gpt]") {
+  for (const char* good : {"0", "1", "2", "3", "hybrid2", "hybrid3", "mirrored1", "mirrored2", "mirrored3"})
+    CHECK(parse({"--data", "a", "--zero", good}).problems.empty());
+  for (const char* bad : {"4", "hybrid", "hybrid1", "hybrid4", "mirrored", "mirrored0", "mirrored4", "03"}) {
     const auto parsed = parse({"--data", "a", std::string{"--zero="} + bad});
     CAPTURE(bad);
     CHECK(parsed.problems.size() == 1);

@@ -13,7 +13,13 @@ namespace {
 constexpr std::size_t lines_told = 5;  // of each side: a model of another width differs in all of its lines
 
 const char* word(Spread spread) {
-  return spread == Spread::sharded ? "sharded" : spread == Spread::sharded_in_node ? "sharded in each node" : "replicated";
+  switch (spread) {
+    case Spread::replicated: return "replicated";
+    case Spread::sharded: return "sharded";
+    case Spread::sharded_in_node: return "sharded in each node";
+    case Spread::mirrored: return "mirrored";
+  }
+  return "unknown";
 }
 
 const char* exchanged(const Plan& plan) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ namespace elrun::inline v0 {
 /// what is more than the whole machine has would end the process without a word, or with bad_alloc.
 [[nodiscard]] std::optional<std::string> exceeds_machine(const Plan& plan, const std::vector<UnitSpec>& units, const Layout& layout,
                                                          const ShardMap& shards, std::uint32_t rank, std::uint64_t machine_bytes);
+
+/// What mirrored state costs in this world and what it saves, in a sentence or two. Nothing for other placements. `nodes`: by rank, the number of its node.
+[[nodiscard]] std::optional<std::string> mirroring_line(const Plan& plan, const Layout& layout, const ShardMap& shards,
+                                                        std::span<const std::uint32_t> nodes);
 
 /// What one rank holds once all is allocated.
 struct HeldMemory {

@@ -1,6 +1,7 @@
 #include "lib/job/declare/memory_table.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -134,6 +135,32 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
   return out;
 }
 
+std::vector<RankSends> sends_by_rank(const Layout& layout, const Placement& placement, const ShardMap& shards, std::uint32_t slots,
+                                     Reduce reduce, DType leaves) {
+  const std::uint32_t world = shards.world();
+  const bool per_slot = exchanges_per_slot(placement);
+  const Summands tree = summands(assign_slots(slots, world), reduce);
+  std::vector<std::vector<Piece>> held, folded;
+  for (std::uint32_t r = 0; r < world; ++r)
+    held.push_back(pieces(layout, shards.cuts[r])), folded.push_back(pieces(layout, shards.folds[r]));
+  std::vector<RankSends> out(world);
+  for (std::uint32_t r = 0; r < world; ++r) {
+    // Of each element that others fold, so many values: floats, and what is still a leaf as the plan has it.
+    const auto& nodes = tree.schedules[r].nodes;
+    const std::uint64_t single =
+        per_slot ? slots / world + (r < slots % world ? 1 : 0) : static_cast<std::uint64_t>(std::ranges::count_if(nodes, &TreeNode::leaf));
+    const std::uint64_t sums = per_slot ? 0 : nodes.size() - single;
+    for (std::uint32_t other = 0; other < world; ++other) {
+      if (other == r) continue;
+      out[r].gradients += elements(folded[other]) * (sums * sizeof(float) + single * size_of(leaves));
+      for (const Common& both : common(folded[r], held[other])) out[r].sums += both.a.size() * sizeof(float);
+      if (const auto given = shards.gives(r, other); given && placement.optimizer != Spread::replicated)
+        out[r].weights += elements(pieces(layout, *given)) * sizeof(float);
+    }
+  }
+  return out;
+}
+
 ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const ShardMap& shards, DeviceKind where) {
   const auto with = [&](Exchange exchange) {
     ChosenExchange out{.placement = plan.placement, .bytes = 0, .why = {}};
@@ -190,11 +217,14 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
                                 plan.leaves == DType::f32 ? "" : ", leaves in bf16", slots_line(plan.slots(), world),
                                 one_node ? "" : fmt::format(", {} to a node", ranks_per_node));
   if (const std::string warning = efficiency_warning(plan.slots(), world); !warning.empty()) out += "warning: " + warning + "\n";
-  out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most\n", "placement", "parameters",
-                     "gradients", "optimizer", "exchange", "in use", "all");
+  out +=
+      fmt::format("{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most, and that sends most in a step\n",
+                  "placement", "parameters", "gradients", "optimizer", "exchange", "in use", "all", "sent");
   std::vector<Placement> placements{zero(0), zero(1), zero(2), zero(3)};
   if (!one_node)
     for (const int stage : {2, 3}) placements.push_back(hybrid(zero(stage)));
+  if (world > 1)
+    for (const int stage : {1, 2, 3}) placements.push_back(mirrored(zero(stage)));
   for (const Placement& placement : placements) {
     Plan placed = plan;
     placed.placement = placement;
@@ -203,9 +233,18 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
     const auto ranks = bytes_by_rank(layout, chosen.placement, shards, plan.optimizer, static_cast<std::uint32_t>(plan.slots()),
                                      plan.reduce, plan.leaves, plan.overlap, where);
     const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
-    out += fmt::format("{:<16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}\n", *name_of(placement), human_bytes(most.parameters),
+    const bool gathers = placement.parameters != Spread::replicated;
+    RankSends sent;
+    for (RankSends s :
+         sends_by_rank(layout, chosen.placement, shards, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves)) {
+      if (gathers) sent.weights = std::max(sent.weights, std::exchange(s.weights, 0));
+      sent.sums = std::max(sent.sums, s.all());
+    }
+    out += fmt::format("{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}{}\n", *name_of(placement), human_bytes(most.parameters),
                        human_bytes(most.gradients), human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use),
-                       human_bytes(most.all()), chosen.why.empty() ? "" : "   exchanged per slot, to take less",
+                       human_bytes(most.all()), human_bytes(sent.sums),
+                       sent.weights > 0 ? fmt::format("   and {} for each use of all weights", human_bytes(sent.weights)) : "",
+                       chosen.why.empty() ? "" : "   exchanged per slot, to take less",
                        plan.memory_per_rank > 0 && most.all() > plan.memory_per_rank ? "   does not fit" : "");
   }
   out.pop_back();

@@ -33,6 +33,19 @@ struct RankBytes {
                                                    Reduce reduce = Reduce::exact, DType leaves = DType::f32, bool overlap = false,
                                                    DeviceKind where = DeviceKind::host);
 
+/// What one rank sends to others, in bytes of arrays: votes, needs and headers are not counted.
+struct RankSends {
+  std::uint64_t gradients = 0;  ///< In a step: leaves or partial sums, to those who fold them.
+  std::uint64_t sums = 0;       ///< In a step: what it folded, to the other ranks that hold it.
+  std::uint64_t weights =
+      0;  ///< Where parameters are whole and the optimizer is not: in a step. Where parameters are sharded: each time that all ranks use all units.
+  [[nodiscard]] std::uint64_t all() const { return gradients + sums + weights; }
+  friend bool operator==(const RankSends&, const RankSends&) = default;
+};
+/// Of each rank. As `bytes_by_rank`.
+[[nodiscard]] std::vector<RankSends> sends_by_rank(const Layout& layout, const Placement& placement, const ShardMap& shards,
+                                                   std::uint32_t slots, Reduce reduce = Reduce::exact, DType leaves = DType::f32);
+
 /// What `Exchange::automatic` comes to in a world; every rank works it out alike. The bits are the same.
 struct ChosenExchange {
   Placement placement;      ///< With an exchange that is not automatic.
@@ -49,7 +62,8 @@ struct ChosenExchange {
 /// "12.3 MB"
 [[nodiscard]] std::string human_bytes(std::uint64_t bytes);
 
-/// All of it as a table for people: a row per placement, of the rank that holds most. Where there are several nodes, hybrid ones too.
+/// All of it as a table for people: a row per placement, of the rank that holds most, and of the one that sends most. Where there are several nodes, hybrid ones too, and
+/// where there are several ranks mirrored ones.
 [[nodiscard]] std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world,
                                        std::uint32_t ranks_per_node, DeviceKind where = DeviceKind::host);
 

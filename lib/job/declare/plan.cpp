@@ -37,7 +37,7 @@ std::vector<std::string> Plan::problems() const {
   if (steps != 0 && global_batch > (std::uint64_t{1} << 62) / steps)
     say("steps {} x global_batch {} is beyond 2^62 sample positions", steps, global_batch);
   if (!name_of(placement))
-    say("this placement is none of zero(0) to zero(3), nor hybrid(...) of one, and no other is known; use one of them");
+    say("this placement is none of zero(0) to zero(3), nor hybrid(...) or mirrored(...) of one, and no other is known; use one of them");
   if (placement.exchange > Exchange::per_slot)
     say("placement.exchange is none that is known; use Exchange::automatic, per_step or per_slot");
   if (name_of(reduce) == nullptr) say("reduce is none that is known; use Reduce::exact or fast");
@@ -73,6 +73,7 @@ std::optional<std::string> name_of(const Placement& placement) {
     const Placement plain = zero(stage, placement.exchange);
     if (placement == plain) return fmt::format("zero({})", stage);
     if (placement == hybrid(plain)) return fmt::format("hybrid(zero({}))", stage);
+    if (placement == mirrored(plain)) return fmt::format("mirrored(zero({}))", stage);
   }
   return std::nullopt;
 }

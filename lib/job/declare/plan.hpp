@@ -21,7 +21,7 @@ constexpr std::uint32_t numeric_version = 1;  ///< Raised when libelrun's own ar
 [[nodiscard]] const char* name_of(Reduce reduce);
 /// Of `Plan::leaves`; null for what no leaf can be.
 [[nodiscard]] const char* name_of(DType leaves);
-/// "zero(2)" or "hybrid(zero(2))", whenever gradients travel; nothing for what is neither.
+/// "zero(2)", "hybrid(zero(2))" or "mirrored(zero(2))", whenever gradients travel; nothing for what is none of them.
 [[nodiscard]] std::optional<std::string> name_of(const Placement& placement);
 /// What `Exchange::automatic` means where memory is no question; where it is, see choose_exchange.
 [[nodiscard]] bool exchanges_per_slot(const Placement& placement);

@@ -1,15 +1,46 @@
 #include "lib/job/state/shard_map.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <string_view>
 
 namespace elrun::inline v0 {
 
+namespace {
+
+/// Cuts and copies of mirrored state.
+void mirror(std::span<const std::uint32_t> nodes, ShardMap& out) {
+  const auto world = static_cast<std::uint32_t>(nodes.size());
+  std::map<std::uint32_t, std::vector<std::uint32_t>> by_node;
+  for (std::uint32_t r = 0; r < world; ++r) by_node[nodes[r]].push_back(r);
+  out.cuts.resize(world), out.copies.resize(world);
+  const auto larger = std::ranges::find_if(by_node, [&](const auto& node) { return node.second.size() * 2 > world; });
+  if (larger != by_node.end() && by_node.size() > 1) {
+    const auto most = static_cast<std::uint32_t>(larger->second.size());
+    std::array<std::uint32_t, 2> next{};
+    for (std::uint32_t r = 0; r < world; ++r) {
+      out.copies[r] = nodes[r] == larger->first ? 0 : 1;
+      out.cuts[r] = {out.copies[r] == 0 ? most : world - most, next[out.copies[r]]++};
+    }
+    return;
+  }
+  std::uint32_t begin = 0;  // in two copies of `world` parts each
+  for (const auto& [node, ranks] : by_node)
+    for (const std::uint32_t r : ranks) {
+      out.copies[r] = begin / world;
+      out.cuts[r] = world > parts_held_max ? Cut{world, begin % world, parts_held_max} : Cut{};
+      begin += parts_held_max;
+    }
+}
+
+}  // namespace
+
 ShardMap shard_map(Spread spread, std::span<const std::uint32_t> nodes) {
   ShardMap out;
   const auto world = static_cast<std::uint32_t>(nodes.size());
+  if (spread == Spread::mirrored) mirror(nodes, out);
   for (std::uint32_t r = 0; r < world; ++r) {
     if (spread == Spread::replicated) out.cuts.push_back({}), out.copies.push_back(r);
     if (spread == Spread::sharded) out.cuts.push_back({world, r}), out.copies.push_back(0);

@@ -4,6 +4,10 @@
 /// The state is there in one or more copies. A copy is what the ranks of one set hold together, one shard each: where the state
 /// is replicated every rank is a set, where it is sharded the whole world is one, and where it is sharded in nodes each node is one.
 /// Nodes may have different numbers of ranks, so two copies may be cut differently.
+///
+/// Mirrored state is there in two copies. They are laid end to end and cut into one shard per rank, in the order of nodes, so the two holders of an
+/// element are half a world apart: on different nodes where none has more than half of all ranks. With an odd number of ranks the one in the middle
+/// holds the end of the first copy and the beginning of the second. Where a node has more than half, its ranks hold the first copy, and all others the second.
 
 #include <cstdint>
 #include <optional>

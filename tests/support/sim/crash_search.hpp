@@ -34,8 +34,13 @@ inline constexpr auto small_worlds = std::to_array<SmallWorld>({
     {"three workers, optimizer sharded", {1, 1, 1}, zero(1), 0, false},
     {"three workers, all sharded, saved", {1, 1, 1}, zero(3), 1, false},
     {"three workers of two nodes, sharded inside of them", {2, 1, 0}, hybrid(zero(1)), 0, false},
+    {"two workers, mirrored", {1, 1, 0}, mirrored(zero(1)), 0, false},
+    {"three workers, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, false},
+    {"three workers, all mirrored", {1, 1, 1}, mirrored(zero(3)), 0, false},
+    {"three workers of two nodes, all mirrored", {2, 1, 0}, mirrored(zero(3)), 0, false},
     {"two workers and a third, optimizer sharded", {1, 1, 1}, zero(1), 0, true},
     {"two workers and a third, all sharded", {1, 1, 1}, zero(3), 0, true},
+    {"two workers and a third, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, true},
 });
 
 struct CrashFound {

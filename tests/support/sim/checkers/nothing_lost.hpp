@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -56,13 +58,14 @@ struct NothingLost {
     member.places_since = 0;
     member.overtaken = false;
     member.ready = member.place;
-    member.parts = 1, member.part = 0;
+    member.parts = 1, member.held = {0};
     if (plan.placement.optimizer == Spread::replicated) return;
-    member.parts = 0;
+    if (plan.placement.optimizer == Spread::mirrored) return hold_mirrored(member, there);
+    member.parts = 0, member.held = {0};
     for (const PlaceTaken& place : there) {
       if (plan.placement.optimizer == Spread::sharded_in_node && place.node != member.place.node) continue;
       ++member.parts;
-      member.part += place.rank < member.place.rank;
+      member.held[0] += place.rank < member.place.rank;
     }
   }
   void on(const JobSaidOver& over, Report& report) {
@@ -77,10 +80,32 @@ struct NothingLost {
     PlaceTaken place, ready;
     std::uint32_t places_since = 0;  // it got a step
     bool overtaken = false;          // it met a newer state, which may have begun to arrive in the place of its own
-    std::uint32_t parts = 1, part = 0;
+    std::uint32_t parts = 1;
+    std::vector<std::uint32_t> held{0};  // of them
   };
   static constexpr std::array<std::uint64_t, 2> granules{3, 1};  // of the model's units
 
+  /// Two parts of as many as there are members, one node's members after the other's, from the first part again behind the last; where one of several
+  /// nodes has more than half of the members, its members have one copy and all others another one.
+  static void hold_mirrored(Member& member, std::vector<PlaceTaken> there) {
+    std::ranges::sort(there, {}, &PlaceTaken::rank);
+    const auto on_node_of = [&](const PlaceTaken& place) { return std::ranges::count(there, place.node, &PlaceTaken::node); };
+    const auto first_on_node = [&](const PlaceTaken& place) {
+      return std::ranges::find(there, place.node, &PlaceTaken::node) - there.begin();
+    };
+    const auto all = std::ssize(there);
+    const auto is_on_larger = [&](const PlaceTaken& place) { return 2 * on_node_of(place) > all; };
+    const bool is_uneven = std::ranges::any_of(there, is_on_larger) && !std::ranges::all_of(there, is_on_larger);
+    std::uint32_t before = 0, others = 0;
+    for (const PlaceTaken& place : there) {
+      if (is_uneven && is_on_larger(place) != is_on_larger(member.place)) continue;
+      ++others;
+      before += std::pair{first_on_node(place), place.rank} < std::pair{first_on_node(member.place), member.place.rank};
+    }
+    member.parts = others;
+    if (is_uneven) member.held = {before};
+    else member.held = {2 * before % others, (2 * before + 1) % others};
+  }
   [[nodiscard]] std::uint64_t newest_of(const std::vector<PlaceTaken>& there) {
     std::uint64_t newest = 0;
     for (const PlaceTaken& place : there) newest = std::max(newest, members_[place.worker].steps.value_or(0));
@@ -100,8 +125,8 @@ struct NothingLost {
       if (member.places_since > 1 || plan.reduce == Reduce::fast) continue;
       for (std::size_t unit = 0; unit < granules.size(); ++unit) {
         const std::uint64_t each = (granules[unit] + member.parts - 1) / member.parts;
-        for (std::uint64_t g = member.part * each; g < std::min<std::uint64_t>(granules[unit], (member.part + 1) * each); ++g)
-          held[unit].insert(g);
+        for (const std::uint64_t part : member.held)
+          for (std::uint64_t g = part * each; g < std::min<std::uint64_t>(granules[unit], (part + 1) * each); ++g) held[unit].insert(g);
       }
     }
     for (std::size_t unit = 0; unit < granules.size(); ++unit)

@@ -3,7 +3,6 @@
 #include "checkpoint/commit/checkpointer.hpp"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,8 +22,8 @@ constexpr FenceNumber any_fence = fence_max + 1;
 
 }  // namespace
 
-Checkpointer::Checkpointer(Files& files, const Clock& clock, const Log& log, Path root, Saver saver)
-    : root_{files, clock, log, std::move(root), std::move(saver)} {}
+Checkpointer::Checkpointer(Files& files, const Clock& clock, const Log& log, Path root, Saver saver, unsigned at_once)
+    : root_{files, clock, log, std::move(root), std::move(saver), at_once} {}
 Checkpointer::Checkpointer(Checkpointer&&) noexcept = default;
 Checkpointer::~Checkpointer() = default;
 
@@ -176,12 +175,8 @@ ShardFindings Checkpointer::check_shards(const ShardQuestion& check, unsigned th
   }
   const auto share = share_of_checks(static_cast<std::uint32_t>(read->manifest.files.size()), found.rank, root_.saver().world.value());
   std::vector<Result<void>> results(share.size());
-  in_parallel(share.size(), threads, [&](std::size_t i) {
-    try {
-      results[i] = verify_shards(root_.files(), directory, read->manifest, std::span{&share[i], 1});
-    } catch (const std::bad_alloc&) {
-      results[i] = Failure{Code::exhausted, Remedy::retry, "there is no memory on the host to look into a shard"};
-    }
+  in_parallel(share.size(), root_.at_once(), [&](std::size_t i) {
+    results[i] = verify_shards(root_.files(), directory, read->manifest, std::span{&share[i], 1});
   });
   for (std::size_t i = 0; i < share.size(); ++i) {
     if (results[i].ok()) continue;

@@ -54,7 +54,9 @@ struct Outside {
 /// Not thread-safe. `files`, `clock` and `log` outlive it. Every call may block for as long as the storage does.
 class Checkpointer {
  public:
-  Checkpointer(Files& files, const Clock& clock, const Log& log, Path root, Saver saver);
+  /// `at_once`: so many operations are made at the same time where the files of a checkpoint are looked into or removed; from 2 on
+  /// `files` is called by several threads.
+  Checkpointer(Files& files, const Clock& clock, const Log& log, Path root, Saver saver, unsigned at_once = 1);
   Checkpointer(Checkpointer&&) noexcept;
   ~Checkpointer();
 
@@ -72,8 +74,8 @@ class Checkpointer {
   /// The same for a job that goes on from what its members hold, and only saves. Fails with `not_found` when the root is gone as a whole.
   Result<Start> start_with_state(std::span<const Witness> outside = {});
 
-  /// Any rank, while the leader starts: looks into its share of the shards, with as many threads.
-  ShardFindings check_shards(const ShardQuestion& check, unsigned threads = 0) const;
+  /// Any rank, while the leader starts: looks into its share of the shards.
+  ShardFindings check_shards(const ShardQuestion& check) const;
 
   /// All ranks of `group`, with the start that the leader published. Fills `fragments` and returns the host state; every block is read by one rank, and
   /// checked. The same result on all ranks. After a failure the fragments' contents are unspecified.

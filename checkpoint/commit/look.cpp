@@ -59,7 +59,7 @@ Result<void> ask_for_shards(const CheckpointRoot& root, const CheckpointId& id, 
     std::vector<std::uint32_t> doubtful =
         found.is_blind ? share_of_checks(files, found.rank, static_cast<std::uint32_t>(findings.size())) : found.bad;
     std::erase_if(doubtful, [&](std::uint32_t file) { return file >= files; });
-    ELRUN_TRY(verify_shards(root.files(), root.path_of(id), read.manifest, doubtful));
+    ELRUN_TRY(verify_shards(root.files(), root.path_of(id), read.manifest, doubtful, root.at_once()));
     if (found.rank == root.saver().rank.value()) continue;  // the leader's own bad moment
     root.log().warning(fmt::format("rank {} cannot read all of checkpoint {}, but the leader can ({}): do all nodes see the same {}?",
                                    found.rank, to_string(id), found.why, root.path().string()));
@@ -74,7 +74,7 @@ Result<LookedInto> look_into(const CheckpointRoot& root, const CheckpointId& id,
   if (!names.ok() && names.failure().code == Code::io) return LookedInto{id, LookedInto::As::unreadable, names.failure().what};
   if (!names.ok() && names.failure().code != Code::not_found) return std::move(names).failure();
   const auto verify = [&]() -> Result<ReadManifest> {
-    if (!ask) return verify_checkpoint(root.files(), root.path_of(id), id, root_identity);
+    if (!ask) return verify_checkpoint(root.files(), root.path_of(id), id, root_identity, root.at_once());
     ELRUN_TRY_ASSIGN(ReadManifest read, verify_manifest(root.files(), root.path_of(id), id, root_identity));
     ELRUN_TRY(ask_for_shards(root, id, read, ask));
     return read;

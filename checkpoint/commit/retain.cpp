@@ -31,7 +31,7 @@ Result<void> remove_committed(const CheckpointRoot& root, const CheckpointId& id
   (void)root.files().remove_file(trash);  // a link: what it leads to is not this root's
   ELRUN_TRY(root.files().make_directories(trash));
   ELRUN_TRY(root.files().rename(root.path_of(id), trash / to_string(id)));
-  return remove_tree(root.files(), trash / to_string(id));
+  return remove_tree(root.files(), trash / to_string(id), root.at_once());
 }
 
 /// A start reads the highest fence, and those below it only where that one is damaged. What a checkpoint or an acknowledgement names stays, too.
@@ -65,7 +65,7 @@ Result<Retention> Checkpointer::what_goes(std::vector<Found>& found, const std::
     const auto doubtful = std::find_if(gone.keep.begin(), gone.keep.end(),
                                        [&](const CheckpointId& id) { return std::find(whole_.begin(), whole_.end(), id) == whole_.end(); });
     if (gone.uncommit.empty() || doubtful == gone.keep.end()) return gone;
-    const auto verified = verify_checkpoint(root_.files(), root_.path_of(*doubtful), *doubtful, root_identity);
+    const auto verified = verify_checkpoint(root_.files(), root_.path_of(*doubtful), *doubtful, root_identity, root_.at_once());
     if (verified.ok()) {
       whole_.push_back(*doubtful);
       continue;
@@ -101,13 +101,13 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
       const auto now_there = root_.files().list(root_.path_of(id));  // the looks and removals above take their time
       if (now_there.ok() && std::find(now_there->begin(), now_there->end(), commit_file) != now_there->end()) continue;
       const auto left = read_manifest(root_.files(), root_.path_of(id));
-      if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(root_.files(), root_.path_of(id)));
+      if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(root_.files(), root_.path_of(id), root_.at_once()));
     }
     (void)root_.files().remove_file(root_.path() / trash_directory);
     const auto trash = root_.files().list(root_.path() / trash_directory);
     if (trash.ok())
       for (const std::string& name : *trash)
-        if (parse_checkpoint_id(name)) keep_first(remove_tree(root_.files(), root_.path() / trash_directory / name));
+        if (parse_checkpoint_id(name)) keep_first(remove_tree(root_.files(), root_.path() / trash_directory / name, root_.at_once()));
     return {};
   }();
   keep_first(std::move(cleaned));

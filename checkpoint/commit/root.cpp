@@ -90,7 +90,7 @@ Result<CheckpointRoot::FoundRun> CheckpointRoot::find_run(const std::vector<Chec
     if (found.run && commit->root != found.run->root)
       return hopeless(fmt::format("cannot be written again: {} holds checkpoints of two roots", (path_ / checkpoints_directory).string()));
     if (found.run) continue;
-    auto whole = verify_checkpoint(files_, path_of(*id), *id, commit->root);
+    auto whole = verify_checkpoint(files_, path_of(*id), *id, commit->root, at_once_);
     if (whole.ok())
       found.run = RunRecord{commit->root, whole->manifest.author, std::move(whole->manifest.plan), std::move(whole->manifest.model)};
   }

@@ -29,16 +29,22 @@ struct Saver {
   std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
 };
 
+/// How many operations on files of one checkpoint a process makes at the same time, where it looks into all of them or removes them. They wait for the storage
+/// and not for a core, so a leader of thousands of ranks takes a fraction of the time; a network file system has queues of about this length for one client.
+constexpr unsigned storage_operations_at_once = 32;
+
 /// Not thread-safe. `files`, `clock` and `log` outlive it. It holds nothing of what is on the storage: every call asks anew.
 class CheckpointRoot {
  public:
-  CheckpointRoot(Files& files, const Clock& clock, const Log& log, Path path, Saver saver)
-      : files_{files}, clock_{clock}, log_{log}, path_{std::move(path)}, saver_{std::move(saver)} {}
+  /// `at_once`: operations on files of one checkpoint; from 2 on `files` is called by several threads.
+  CheckpointRoot(Files& files, const Clock& clock, const Log& log, Path path, Saver saver, unsigned at_once = 1)
+      : files_{files}, clock_{clock}, log_{log}, path_{std::move(path)}, saver_{std::move(saver)}, at_once_{at_once} {}
 
   [[nodiscard]] Files& files() const { return files_; }
   [[nodiscard]] const Log& log() const { return log_; }
   [[nodiscard]] const Path& path() const { return path_; }
   [[nodiscard]] const Saver& saver() const { return saver_; }
+  [[nodiscard]] unsigned at_once() const { return at_once_; }
   [[nodiscard]] Path path_of(const CheckpointId& id) const;
   /// Who writes, and when: now.
   [[nodiscard]] Author author() const;
@@ -80,6 +86,7 @@ class CheckpointRoot {
   const Log& log_;
   Path path_;
   Saver saver_;
+  unsigned at_once_;
 };
 
 /// A line each, below a sentence.

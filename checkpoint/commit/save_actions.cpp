@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/storage/in_parallel.hpp"
 #include "checkpoint/storage/shard_file.hpp"
 #include "checkpoint/storage/storage.hpp"
 #include "lib/base/assert.hpp"
@@ -65,28 +66,35 @@ Result<Done> Act::operator()(const MakeDirectory&) const {
   return Done{};
 }
 
-/// Checked against its vote, down to the shard's block table.
+/// Checked against its vote, down to the shard's block table, as this process sees it: a rank that votes yes knows only that its own node has its files.
 Result<PartRecord> Act::part_of(const PartVote& vote) const {
   const Path path = directory() / part_name(vote.rank, on.root.saver().world.value());
-  ELRUN_TRY_ASSIGN(const ByteVector text, on.root.of_reading(files().read_all(path, record_bytes_max)));
-  if (text.size() != vote.part_bytes || crc32c(text) != vote.part_crc)
-    return Failure{.code = Code::corrupt,
-                   .remedy = Remedy::fix_config,
-                   .what = fmt::format("{} is not what its rank wrote: do all nodes see the same storage?", path.string()),
-                   .rank = Rank{vote.rank}};
-  ELRUN_TRY_ASSIGN(PartRecord part, decode_part(text, path.string()));
-  ELRUN_TRY(on.root.of_reading(ShardReader::open(files(), directory(), part.file)));
+  const auto told = [&](Failure why) {
+    why.rank = Rank{vote.rank};
+    if (why.code == Code::not_found || why.code == Code::corrupt)
+      why.what = fmt::format("{} is not here as rank {} wrote it ({}): do all nodes see the same {}?", path.string(), vote.rank, why.what,
+                             on.root.path().string());
+    return why;
+  };
+  const auto text = on.root.of_reading(files().read_all(path, record_bytes_max));
+  if (!text.ok()) return told(text.failure());
+  if (text->size() != vote.part_bytes || crc32c(*text) != vote.part_crc)
+    return told({Code::corrupt, Remedy::fix_config, "it has another length or checksum than its vote"});
+  ELRUN_TRY_ASSIGN(PartRecord part, decode_part(*text, path.string()));
+  if (const auto shard = on.root.of_reading(ShardReader::open(files(), directory(), part.file));
+      !shard.ok() && !ELRUN_PLANTED(failed_look_counts))
+    return told(shard.failure());
   return part;
 }
 
 Result<ManifestWritten> Act::operator()(const WriteManifest& what) const {
-  std::vector<PartRecord> parts;
+  std::vector<PartRecord> parts(what.votes.size());
+  ELRUN_TRY(all_in_parallel(parts.size(), on.root.at_once(), [&](std::size_t i) -> Result<void> {
+    ELRUN_TRY_ASSIGN(parts[i], part_of(what.votes[i]));
+    return {};
+  }));
   ManifestWritten written;
-  for (const PartVote& vote : what.votes) {
-    ELRUN_TRY_ASSIGN(PartRecord part, part_of(vote));
-    written.total_bytes += part.file.bytes;
-    parts.push_back(std::move(part));
-  }
+  for (const PartRecord& part : parts) written.total_bytes += part.file.bytes;
   Manifest head{.format = checkpoint_format,
                 .id = ticket.id,
                 .root = ticket.root,
@@ -146,7 +154,7 @@ void remove_uncommitted(const CheckpointRoot& root, const SaveTicket& ticket) {
   if (!names.ok()) return;
   const bool has_commit = std::find(names->begin(), names->end(), commit_file) != names->end();
   if (has_commit && !ELRUN_PLANTED(removed_after_commit)) return;
-  if (const auto removed = remove_tree(root.files(), directory); !removed.ok())
+  if (const auto removed = remove_tree(root.files(), directory, root.at_once()); !removed.ok())
     root.log().warning(
         fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id), message(removed.failure())));
 }

@@ -140,8 +140,12 @@ class SlotSave {
         keys_{record.ownership.fence, record.step},
         meeting_{host, keys_, record.world},
         fragments_{slot.fragments(record)},
-        checkpointer_{host.files, host.clock, host.log, record.directory,
-                      Saver{record.run_id, record.generation, Rank{record.rank}, WorldSize{record.world}, record.plan, record.model}} {
+        checkpointer_{host.files,
+                      host.clock,
+                      host.log,
+                      record.directory,
+                      Saver{record.run_id, record.generation, Rank{record.rank}, WorldSize{record.world}, record.plan, record.model},
+                      storage_operations_at_once} {
     checkpointer_.take_over(record.ownership);
   }
 

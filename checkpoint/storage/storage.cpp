@@ -1,10 +1,12 @@
 #include "checkpoint/storage/storage.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
 #include "checkpoint/format/corrupt.hpp"
+#include "checkpoint/storage/in_parallel.hpp"
 #include "checkpoint/storage/shard_file.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
@@ -140,28 +142,34 @@ Result<ReadManifest> verify_manifest(Files& files, const Path& directory, const 
   return ReadManifest{std::move(manifest), crc};
 }
 
-Result<void> verify_shards(Files& files, const Path& directory, const Manifest& manifest, std::span<const std::uint32_t> numbers) {
-  for (const std::uint32_t number : numbers) ELRUN_TRY(ShardReader::open(files, directory, manifest.files[number]));
-  return {};
+Result<void> verify_shards(Files& files, const Path& directory, const Manifest& manifest, std::span<const std::uint32_t> numbers,
+                           unsigned at_once) {
+  return all_in_parallel(numbers.size(), at_once, [&](std::size_t i) -> Result<void> {
+    ELRUN_TRY(ShardReader::open(files, directory, manifest.files[numbers[i]]));
+    return {};
+  });
 }
 
-Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root) {
+Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
+                                       unsigned at_once) {
   ELRUN_TRY_ASSIGN(ReadManifest read, verify_manifest(files, directory, id, root));
-  for (const FileRecord& file : read.manifest.files) ELRUN_TRY(ShardReader::open(files, directory, file));
+  std::vector<std::uint32_t> all(read.manifest.files.size());
+  std::iota(all.begin(), all.end(), 0u);
+  ELRUN_TRY(verify_shards(files, directory, read.manifest, all, at_once));
   return read;
 }
 
-Result<void> remove_tree(Files& files, const Path& directory) {
+Result<void> remove_tree(Files& files, const Path& directory, unsigned at_once) {
   if (const auto link = files.remove_file(directory); link.ok() || link.failure().code == Code::not_found)
     return link.ok() ? link : Result<void>{};
   auto names = files.list(directory);
   if (!names.ok() && names.failure().code == Code::not_found) return {};
   if (!names.ok()) return std::move(names).failure();
-  Result<void> first;
-  for (const std::string& name : *names)
-    if (auto removed = files.remove_file(directory / name); !removed.ok() && removed.failure().code != Code::not_found && first.ok())
-      first = std::move(removed);
-  ELRUN_TRY(std::move(first));
+  std::vector<Result<void>> removals(names->size());
+  in_parallel(names->size(), at_once,
+              [&](std::size_t i) { removals[i] = with_memory([&] { return files.remove_file(directory / (*names)[i]); }); });
+  for (Result<void>& removal : removals)
+    if (!removal.ok() && removal.failure().code != Code::not_found) return std::move(removal);
   auto removed = files.remove_directory(directory);
   if (!removed.ok() && removed.failure().code == Code::not_found) return {};
   return removed;

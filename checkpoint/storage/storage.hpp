@@ -45,13 +45,15 @@ Result<ReadManifest> read_manifest(Files& files, const Path& directory);
 /// The chain from COMMIT to the manifest. Fails with `corrupt` or `not_found` for damage, naming the file; with other codes when the storage does
 /// not answer.
 Result<ReadManifest> verify_manifest(Files& files, const Path& directory, const CheckpointId& id, const std::string& root);
-/// The first failure among these shards: their lengths, headers and block tables. Not the blocks: a load checks those it uses.
-Result<void> verify_shards(Files& files, const Path& directory, const Manifest& manifest, std::span<const std::uint32_t> numbers);
+/// The first failure among these shards: their lengths, headers and block tables. Not the blocks: a load checks those it uses. `at_once`: from so many threads.
+Result<void> verify_shards(Files& files, const Path& directory, const Manifest& manifest, std::span<const std::uint32_t> numbers,
+                           unsigned at_once = 1);
 /// Both, of all shards.
-Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root);
+Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
+                                       unsigned at_once = 1);
 
 /// Removes a directory of plain files, or a symbolic link that is there instead: the link, not what it leads to. What is already gone is no failure, nor is one file that will not go before
-/// the others have.
-Result<void> remove_tree(Files& files, const Path& directory);
+/// the others have. `at_once`: from so many threads.
+Result<void> remove_tree(Files& files, const Path& directory, unsigned at_once = 1);
 
 }  // namespace elrun::inline v0

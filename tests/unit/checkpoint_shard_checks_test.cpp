@@ -1,7 +1,11 @@
-// The shards of a checkpoint are looked into by all ranks before a start goes on from it; the leader has the last word.
+// The shards of a checkpoint are looked into: by all ranks before a start goes on from it, where the leader has the last word, and by the leader before a COMMIT.
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -151,6 +155,132 @@ TEST_CASE("at 1 ms per operation a start over 4,096 shards takes at most 2 s", "
     WARN(fmt::format("{} shards, {} ranks: {} ms of a start, at 1 ms per operation", writers, readers, ms));
     CHECK(ms <= 2000);
   }
+}
+
+TEST_CASE("a rank that votes yes and whose files the leader does not see ends the save before its COMMIT, by name", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 3, 1};
+  REQUIRE(job.start().ok());
+  const SaveTicket ticket = job.ranks[0].begin_save(10).value();
+  std::vector<PartVote> votes;
+  FaultyFiles own_disk;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    fill(job.table, job.held[rank], 10);
+    if (rank == 2) {  // what is mounted there is not what the others have mounted
+      const Path directory = job.ranks[0].path_of(ticket.id);
+      REQUIRE(own_disk.make_directories(directory).ok());
+      Saver saver = job.leader;
+      saver.rank = Rank{2};
+      votes.push_back(Checkpointer{own_disk, job.clock, job.log, "/ckpts", saver}.write_part(ticket, job.held[2].fragments));
+    } else {
+      votes.push_back(job.ranks[rank].write_part(ticket, job.held[rank].fragments));
+    }
+    REQUIRE_FALSE(votes.back().refusal);
+  }
+  const auto owner = [] { return Result<void>{}; };
+  const Path directory = job.ranks[0].path_of(ticket.id);
+  const auto copy = [&](const std::string& name) {
+    REQUIRE(files.write_durably(directory / name, own_disk.content(directory / name)).ok());
+  };
+  Failure why;
+  SECTION("neither part nor shard is there") { why = job.ranks[0].commit(ticket, votes, owner).failure(); }
+  SECTION("the part is there, the shard is not") {
+    copy(part_name(2, 3));
+    why = job.ranks[0].commit(ticket, votes, owner).failure();
+  }
+  SECTION("the shard is shorter") {
+    copy(part_name(2, 3)), copy(shard_name(2, 3));
+    ByteVector content = files.content(directory / shard_name(2, 3));
+    content.resize(content.size() - 1);
+    files.overwrite(directory / shard_name(2, 3), content);
+    why = job.ranks[0].commit(ticket, votes, owner).failure();
+  }
+  CHECK_THAT(message(why), Contains("rank 2") && Contains(part_name(2, 3)) && Contains("do all nodes see the same /ckpts?"));
+  CHECK(files.list("/ckpts/ckpt").value().empty());
+  CHECK(said(job.save(10)) == "");
+}
+
+namespace {
+
+/// How many operations one process has under way at a time. Each one of `meeting` waits for others until there are `most`, so a process that makes fewer is found out.
+class AtOnce {
+ public:
+  AtOnce(std::string verb, std::string in_name, std::size_t most) : verb_{std::move(verb)}, in_name_{std::move(in_name)}, most_{most} {}
+  Result<void> operator()(const char* verb, const Path& path) {
+    std::unique_lock lock{mutex_};
+    ++operations_;
+    if (verb != verb_ || path.string().find(in_name_) == std::string::npos) return {};
+    ++of_interest_;
+    seen_ = std::max(seen_, ++waiting_);
+    changed_.notify_all();
+    changed_.wait_for(lock, 20s, [&] { return seen_ >= most_; });
+    --waiting_;
+    return {};
+  }
+  void begin() {
+    const std::lock_guard lock{mutex_};
+    operations_ = of_interest_ = 0, seen_ = waiting_ = 0;
+  }
+  [[nodiscard]] std::size_t seen() const { return seen_; }
+  [[nodiscard]] std::uint64_t operations() const { return operations_; }
+  [[nodiscard]] std::uint64_t of_interest() const { return of_interest_; }
+
+ private:
+  const std::string verb_, in_name_;
+  const std::size_t most_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t operations_ = 0, of_interest_ = 0;
+  std::size_t seen_ = 0, waiting_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "at 1 ms per operation the leader's looks before a COMMIT, and those and the removals of a retention, take at most 2 s for 4,096 shards",
+    "[checkpoint]") {
+  constexpr std::uint32_t ranks = 4096, at_once = storage_operations_at_once;
+  FaultyFiles files;
+  TestJob job{files, ranks, 1};
+  REQUIRE(said(job.start()) == "");
+  for (const std::uint64_t step : {10, 20, 30}) REQUIRE(said(job.save(step)) == "");
+
+  // What comes next is a process of its own, which has looked into none of them.
+  AtOnce looks{"open", "part.json", at_once};
+  ForwardingFiles view{files, std::ref(looks)};
+  Checkpointer leader{view, job.clock, job.log, "/ckpts", job.leader, at_once};
+  REQUIRE(said(leader.start_with_state()) == "");
+  const SaveTicket ticket = leader.begin_save(40).value();
+  std::vector<PartVote> votes;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    fill(job.table, job.held[rank], 40);
+    votes.push_back(job.ranks[rank].write_part(ticket, job.held[rank].fragments));
+  }
+  const auto ms = [&](const AtOnce& counted, std::uint64_t per_shard) {
+    const std::uint64_t in_parallel = per_shard * ranks;
+    REQUIRE(counted.operations() >= in_parallel);
+    return counted.operations() - in_parallel + (in_parallel + at_once - 1) / at_once;
+  };
+  looks.begin();
+  REQUIRE(said(leader.commit(ticket, votes, [] { return Result<void>{}; })) == "");
+  CHECK(looks.of_interest() == ranks);  // the part of each rank
+  CHECK(looks.seen() == at_once);
+  const std::uint64_t before_commit = ms(looks, 3 + 4);  // a part is opened and read, a shard, too: length, header and table
+  WARN(fmt::format("{} shards: {} ms from the votes to the acknowledgement, at 1 ms per operation and {} at once", ranks, before_commit,
+                   at_once));
+  CHECK(before_commit <= 2000);
+
+  AtOnce removals{"remove", ".safetensors", at_once};
+  view.before = std::ref(removals);
+  removals.begin();
+  REQUIRE(said(leader.retain(3)) == "");
+  CHECK(removals.of_interest() == ranks);
+  CHECK(removals.seen() == at_once);
+  const std::uint64_t retention = ms(removals, 2 * 4 + 2);  // two that are kept are looked into; the shards and parts of one go
+  WARN(fmt::format("{} shards: {} ms of the first retention after a start, at 1 ms per operation and {} at once", ranks, retention,
+                   at_once));
+  CHECK(retention <= 2000);
+  CHECK(files.list("/ckpts/ckpt").value().size() == 3);
 }
 
 TEST_CASE("what ranks find is checked before it is used", "[checkpoint]") {

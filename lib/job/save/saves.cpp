@@ -30,7 +30,7 @@ Saves::Saves(Files& files, const Clock& clock, const Log& log, Session& session,
       options_{std::move(options)},
       saver_{saver},
       plan_{saver.plan.hash},
-      checkpointer_{files, clock, log, options_.directory, std::move(saver)},
+      checkpointer_{files, clock, log, options_.directory, std::move(saver), readers > 0 ? storage_operations_at_once : 1},
       saved_{std::move(saved)},
       loaded_{std::move(loaded)},
       readers_{readers} {}
@@ -59,7 +59,7 @@ constexpr std::uint8_t is_answer = 0, is_question = 1;  // the first byte of wha
 }  // namespace
 
 Result<std::vector<ShardFindings>> Saves::ask_for_shards(const ShardQuestion& check) {
-  ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(encode(checkpointer_.check_shards(check, readers_))));
+  ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(encode(checkpointer_.check_shards(check))));
   std::vector<ShardFindings> findings;
   for (std::uint32_t r = 0; r < parts.size(); ++r) {
     ELRUN_TRY_ASSIGN(ShardFindings found, decode_shard_findings(parts[r]));

@@ -5,18 +5,19 @@
 #include <stdexcept>
 #include <string_view>
 
-#define ELRUN_SIM_CHECKPOINT_BUGS(bug)                                                                                                    \
-  bug(quarantine_ignored, "a checkpoint that was found damaged is gone on from again")                                                    \
-      bug(own_fence_only, "a save looks for its own fence, and for no newer one")                                                         \
-          bug(zombies_accepted, "whatever has a COMMIT is on the timeline")                                                               \
-              bug(checksum_of_the_manifest_skipped, "a manifest need not be the one that COMMIT vouches for")                             \
-                  bug(vote_counted_twice, "a vote that comes again counts again")                                                         \
-                      bug(sweep_of_the_known, "what was acknowledged and lost its COMMIT is removed as a leftover")                       \
-                          bug(vote_of_another_attempt_counts, "a vote on another attempt of a save counts for this one")                  \
-                              bug(late_answer_counts, "the answer to an earlier question is taken for that to the newest") bug(           \
-                                  acknowledged_without_a_second_look, "a save is acknowledged without a look at the fences after COMMIT") \
-                                  bug(removed_after_commit, "a save that fails after COMMIT removes what it wrote") bug(                  \
-                                      older_generation_claims, "a leader that was frozen claims a fence above that of a later generation")
+#define ELRUN_SIM_CHECKPOINT_BUGS(bug)                                                                                                     \
+  bug(quarantine_ignored, "a checkpoint that was found damaged is gone on from again")                                                     \
+      bug(own_fence_only, "a save looks for its own fence, and for no newer one")                                                          \
+          bug(zombies_accepted, "whatever has a COMMIT is on the timeline")                                                                \
+              bug(checksum_of_the_manifest_skipped, "a manifest need not be the one that COMMIT vouches for")                              \
+                  bug(vote_counted_twice, "a vote that comes again counts again")                                                          \
+                      bug(sweep_of_the_known, "what was acknowledged and lost its COMMIT is removed as a leftover")                        \
+                          bug(vote_of_another_attempt_counts, "a vote on another attempt of a save counts for this one")                   \
+                              bug(late_answer_counts, "the answer to an earlier question is taken for that to the newest") bug(            \
+                                  acknowledged_without_a_second_look, "a save is acknowledged without a look at the fences after COMMIT")  \
+                                  bug(removed_after_commit, "a save that fails after COMMIT removes what it wrote") bug(                   \
+                                      older_generation_claims, "a leader that was frozen claims a fence above that of a later generation") \
+                                      bug(failed_look_counts, "a shard that the leader cannot read before its COMMIT counts as written")
 
 namespace elrun::checkpoint_sim {
 

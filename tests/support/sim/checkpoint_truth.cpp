@@ -19,7 +19,11 @@ void CheckpointTruth::begun(const CheckpointId& id, const History& state) {
 
 void CheckpointTruth::part_written(const CheckpointId& id, std::uint32_t rank) { saves_.at(id).parts.insert(rank); }
 
-void CheckpointTruth::acknowledged(const CheckpointId& id) { saves_.at(id).promised = ++promises_; }
+void CheckpointTruth::acknowledged(const CheckpointId& id) {
+  if (saves_.at(id).hidden)
+    throw Broken{fmt::format("{} is acknowledged, and a shard of it is where only its writer sees it", to_string(id))};
+  saves_.at(id).promised = ++promises_;
+}
 
 std::vector<CheckpointId> CheckpointTruth::promises() const {
   std::vector<CheckpointId> ids;

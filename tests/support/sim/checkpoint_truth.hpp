@@ -27,6 +27,8 @@ class CheckpointTruth {
   void begun(const CheckpointId& id, const History& state);
   void part_written(const CheckpointId& id, std::uint32_t rank);
   void acknowledged(const CheckpointId& id);
+  /// The shard of a rank that voted yes is not on the storage that the others see.
+  void hidden(const CheckpointId& id) { saves_.at(id).hidden = true; }
   /// One of its files is damaged.
   void damaged(const CheckpointId& id) { saves_.at(id).damaged = true; }
   /// Its COMMIT was removed.
@@ -53,7 +55,7 @@ class CheckpointTruth {
     History state;
     std::set<std::uint32_t> parts{};
     std::uint64_t promised = 0;  // in which order; 0: it was not
-    bool damaged = false, lost = false;
+    bool damaged = false, lost = false, hidden = false;
   };
   std::map<CheckpointId, Save> saves_;
   std::uint64_t promises_ = 0;

@@ -353,7 +353,18 @@ void CheckpointWorld::on_ticket(const Who& m, const SaveTicket& ticket) {
     for (std::uint64_t i = 0; i < f.bytes.size(); ++i) f.bytes[i] = byte_of(token, f.unit, f.begin * 4 + i);
   const PartVote vote = on_storage(m, "a part", [&] { return m->saver->write_part(ticket, m->held.fragments); });
   if (!vote.refusal) truth_.part_written(ticket.id, m->rank);
+  if (!vote.refusal && !healthy_ && rng_.chance(0.02)) hide_shard(*m, ticket.id);
   cast(encode(vote), {ticket.id, m->rank});
+}
+
+/// A node that wrote to a disk of its own by mistake, or a storage that lost what it said to have: the writer's vote is yes all the same.
+void CheckpointWorld::hide_shard(const Member& m, const CheckpointId& id) {
+  const Path path = directory_of(id) / shard_name(m.rank, m.world);
+  const auto files = files_.all_files();
+  if (std::find(files.begin(), files.end(), path) == files.end()) return;  // its save was given up meanwhile
+  said(fmt::format("nobody but process {} sees {}", m.number, path.string()));
+  if (!files_.remove_file(path).ok() || !files_.sync_directory(directory_of(id)).ok()) throw Broken{"the simulator cannot remove"};
+  truth_.hidden(id);
 }
 
 /// What is sent may be lost, and is sent again.

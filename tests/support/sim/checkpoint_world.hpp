@@ -105,6 +105,7 @@ class CheckpointWorld {
   void save_over(const Who& m);
   // what each member does
   void on_ticket(const Who& m, const SaveTicket& ticket);
+  void hide_shard(const Member& m, const CheckpointId& id);
   void cast(ByteVector vote, const VoteKey& key);
 
   // what happens to all of them

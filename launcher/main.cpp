@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@
 #include "launcher/report/reporter.hpp"
 #include "launcher/store_command.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/timed_files.hpp"
 
 using namespace elrun;
 using namespace elrun::launcher;
@@ -47,16 +49,16 @@ launcher::Variables read_environment() {
 
 // How far earlier processes of the job were, as its checkpoints tell. A root that cannot be read ends nothing: numbers that
 // begin anew are told from the old ones by their lineage.
-std::uint64_t generation_floor(const std::string& checkpoint_root, const Log& log) {
+std::uint64_t generation_floor(const std::string& checkpoint_root, const StorageLimits& limits, const Log& log) {
   if (checkpoint_root.empty()) return 0;
-  PosixFiles files;
+  TimedFiles files{std::make_shared<PosixFiles>(), limits};
   const auto newest = newest_generation(files, checkpoint_root);
   if (!newest.ok()) log.warning(fmt::format("--checkpoint_root: {}; generations are counted from 1", message(newest.failure())));
   return newest.ok() ? *newest : 0;
 }
 
 int launch(const LaunchOptions& options, launcher::Variables environment, const launcher::StartRefusal& refuse, const Clock& clock,
-           LogStream& lines, std::string_view elrun_name) {
+           LogStream& lines, const StorageLimits& limits, std::string_view elrun_name) {
   const Log log{lines, "elrun"};
   auto command = resolve_command(options.program, environment, look_up_file, elrun_name);
   const auto* none = std::get_if<NoCommand>(&command);
@@ -70,7 +72,7 @@ int launch(const LaunchOptions& options, launcher::Variables environment, const 
     const auto guard = Guard::start(environment);  // before any thread
     if (!guard) return refuse(exit_code::internal, message(guard.failure()));
     code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), guard->directory(), *std::move(cpus),
-                      generation_floor(options.checkpoint_root, log)},
+                      generation_floor(options.checkpoint_root, limits, log)},
                      *guard, refuse, clock, lines);
     std::error_code ignored;
     std::filesystem::remove_all(guard->directory(), ignored);
@@ -100,14 +102,17 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
   if ((of_store != nullptr && of_store->log_format == LogFormat::json) ||
       (of_launch != nullptr && of_launch->log_format == LogFormat::json))
     lines.set_format([](const LogLine& line) { return json_line(line, {}); });
+  const auto given = environment.find("ELRUN_STORAGE_LIMIT");
+  const auto limits = storage_limits(given == environment.end() ? std::string_view{} : std::string_view{given->second});
+  if (!limits.ok()) return refuse(exit_code::usage, message(limits.failure()));
   try {
-    if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, log), refuse, clock, lines);
+    if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, *limits, log), refuse, clock, lines);
     if (const auto* status = std::get_if<StatusOptions>(&command)) return run_status(*status, environment, clock);
     if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock, elrun_name);
     if (const auto* drain = std::get_if<DrainOptions>(&command)) return run_drain(*drain, environment, clock);
-    if (const auto* ckpt = std::get_if<CkptOptions>(&command)) return run_ckpt(*ckpt, clock);
+    if (const auto* ckpt = std::get_if<CkptOptions>(&command)) return run_ckpt(*ckpt, *limits, clock);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
-    return launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, elrun_name);
+    return launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, *limits, elrun_name);
   } catch (const std::system_error& error) {  // a thread that was refused, for instance
     const std::string limit = limit_behind(error.code().value(), CgroupWatch{}.limits());
     return refuse(exit_code::internal, limit.empty() ? error.what() : fmt::format("{}; {}", error.what(), limit));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -190,8 +191,8 @@ int diff(const CkptOptions& options, Files& files, const Clock& clock) {
 
 }  // namespace
 
-int run_ckpt(const CkptOptions& options, const Clock& clock) {
-  PosixFiles files;
+int run_ckpt(const CkptOptions& options, const StorageLimits& limits, const Clock& clock) {
+  TimedFiles files{std::make_shared<PosixFiles>(), limits};
   switch (options.verb) {
     case CkptOptions::Verb::ls: return ls(options, files, clock);
     case CkptOptions::Verb::inspect: return inspect_one(options, files, clock);

@@ -3,10 +3,11 @@
 
 #include "launcher/options/options.hpp"
 #include "lib/base/clock.hpp"
+#include "lib/base/timed_files.hpp"
 
 namespace elrun::inline v0::launcher {
 
-/// Returns the exit code.
-[[nodiscard]] int run_ckpt(const CkptOptions& options, const Clock& clock);
+/// Returns the exit code. Each operation on the storage ends within `limits`.
+[[nodiscard]] int run_ckpt(const CkptOptions& options, const StorageLimits& limits, const Clock& clock);
 
 }  // namespace elrun::inline v0::launcher

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -14,12 +15,23 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/failure.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0 {
 
 using Steady = std::chrono::steady_clock;
+
+Result<StorageLimits> storage_limits(std::string_view of_environment) {
+  if (of_environment.empty()) return StorageLimits{};
+  std::uint32_t limit = 0;
+  const char* const end = of_environment.data() + of_environment.size();
+  if (const auto read = std::from_chars(of_environment.data(), end, limit); read.ec == std::errc{} && read.ptr == end && limit > 0)
+    return StorageLimits{.operation = std::chrono::seconds{limit}};
+  return invalid(fmt::format(
+      "ELRUN_STORAGE_LIMIT={} is no number of seconds from 1 on: how long one operation on a checkpoint root may take", of_environment));
+}
 
 /// The threads that operations run on. They hold it, and it outlives a TimedFiles by those that are stuck.
 class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Helpers> {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <elrun/units.hpp>
@@ -19,6 +20,8 @@ struct StorageLimits {
   /// bytes since the last one.
   Bytes rate = 2_MiB;
 };
+/// With ELRUN_STORAGE_LIMIT, the seconds that an operation may take; empty: as above. Fails for what is no such number.
+[[nodiscard]] Result<StorageLimits> storage_limits(std::string_view of_environment);
 
 /// Runs each operation on a thread of its own kind. One that is not over in time fails with `deadline_passed`, names what was done for how long, and goes on by
 /// itself. **As long as one such is stuck, the storage hangs**: all others fail at once, so no more than a few threads are ever stuck. When it has

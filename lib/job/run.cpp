@@ -57,17 +57,6 @@ Path checkpoint_writer() {
   return text == nullptr || *text == 0 ? Path{} : Path{text}.parent_path() / "ckptd.sock";
 }
 
-/// How long an operation on a checkpoint root may take: ELRUN_STORAGE_LIMIT, in seconds.
-Result<StorageLimits> storage_limits() {
-  const char* text = std::getenv("ELRUN_STORAGE_LIMIT");
-  if (text == nullptr || *text == 0) return StorageLimits{};
-  std::uint32_t limit = 0;
-  if (const auto read = std::from_chars(text, text + std::strlen(text), limit); read.ec == std::errc{} && *read.ptr == 0 && limit > 0)
-    return StorageLimits{.operation = std::chrono::seconds{limit}};
-  return invalid(
-      fmt::format("ELRUN_STORAGE_LIMIT={} is no number of seconds from 1 on: how long one operation on a checkpoint root may take", text));
-}
-
 /// A program that is written for the host gets it on machines with devices, too. Where a device is asked for all the same it is refused, and learns first what is wrong
 /// with those of this machine.
 Device device_of_job(std::uint32_t local_rank, const RunOptions& options) {
@@ -110,7 +99,8 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
   try {
     auto anew = begin_anew();
     if (!anew.ok()) throw Error{std::move(anew).failure()};
-    const auto limits = storage_limits();
+    const char* const limit = std::getenv("ELRUN_STORAGE_LIMIT");
+    const auto limits = storage_limits(limit == nullptr ? "" : limit);
     if (!limits.ok()) throw Error{limits.failure()};
     auto opened = Session::open(WorkerKind::staying, Deadline::after(clock.now(), Timeouts{}.join));
     if (!opened.ok()) throw Error{std::move(opened).failure()};

@@ -65,3 +65,40 @@ TEST_CASE("a start on a storage that hangs ends with the operation, the file and
   }
   CHECK(stopped >= 2);
 }
+
+TEST_CASE("elrun ckpt on a storage that hangs ends with the operation, the file and what to look at; Ctrl-C ends it at once",
+          "[crashlab]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  REQUIRE(run("gpt", gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root})).code == 0);
+  const std::vector<std::vector<std::string>> commands{
+      {"ckpt", "ls", root}, {"ckpt", "inspect", root}, {"ckpt", "verify", root}, {"ckpt", "diff", root + ":2", root + ":4"}};
+  for (const auto& words : commands) {
+    const Ended ended = run("elrun", words, hanging(root, 1));
+    INFO(words[1] << ": " << ended.output);
+    CHECK(ended.code == 70);
+    CHECK(ended.says(root));
+    CHECK(ended.says("has not returned for 2."));
+    CHECK(ended.says("Is its server there, and the network to it?"));
+  }
+  auto for_long = hanging(root, 1);
+  for_long["ELRUN_STORAGE_LIMIT"] = "300";
+  for (const auto& words : commands) {
+    const auto command = start("elrun", words, for_long);
+    REQUIRE(command->line("an operation hangs"));
+    command->signal(SIGINT);
+    CHECK(command->wait(Wait{30000}) == 128 + SIGINT);
+  }
+}
+
+TEST_CASE("an agent whose look at --checkpoint_root hangs starts its workers all the same, and says so", "[crashlab]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  REQUIRE(run("gpt", gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root})).code == 0);
+  const Ended ended = run("elrun", {"--nproc_per_node", "1", "--checkpoint_root", root, "--no_python", "/bin/true"}, hanging(root, 1));
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  CHECK(ended.says("--checkpoint_root: "));
+  CHECK(ended.says("has not returned for 2."));
+  CHECK(ended.says("generations are counted from 1"));
+}

@@ -64,6 +64,7 @@ bool fails(bool takes_space) {
   if (p.error == ENOSPC && !takes_space) return false;
   const long now = ++operations;
   if (p.at == 0 || now < p.at || (now > p.at && !p.always)) return false;
+  if (p.error < 0) std::fputs("failing_storage: an operation hangs\n", stderr);
   while (p.error < 0) ::pause();
   errno = p.error;
   return true;

@@ -39,7 +39,10 @@ Result<void> Checkpointer::open_root() {
 Result<Start> Checkpointer::start(const Outside& outside, const AskRanks& ask) {
   auto started = begin(outside, ask);
   if (started.ok()) return started;
-  fence_.release();  // no save before a start that succeeded
+  const Code why = started.failure().code;
+  const bool is_storage = why == Code::io || why == Code::unreachable || why == Code::deadline_passed;
+  if (is_storage) rejected_.clear();  // it fails as a whole, and not these checkpoints: they get another look when it works again
+  fence_.release();                   // no save before a start that succeeded
   return root_.explained(std::move(started).failure());
 }
 
@@ -164,7 +167,7 @@ Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<s
   return start;
 }
 
-ShardFindings Checkpointer::check_shards(const ShardQuestion& check, unsigned threads) const {
+ShardFindings Checkpointer::check_shards(const ShardQuestion& check) const {
   ShardFindings found{.rank = root_.saver().rank.value()};
   const Path directory = root_.path_of(check.id);
   const auto read = read_manifest(root_.files(), directory);
@@ -238,7 +241,7 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
   }();
   if (seen.ok()) {
     Failure other = why;
-    other.remedy = Remedy::fix_config;
+    other.remedy = why.code == Code::io ? Remedy::retry : Remedy::fix_config;  // a rank that cannot read may be able to, some time later
     other.what = fmt::format("{}; the leader reads all of checkpoint {} without an error: do all nodes see the same {}?", why.what,
                              to_string(*start.choice), root_.path().string());
     return other;

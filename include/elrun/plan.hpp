@@ -113,7 +113,8 @@ struct CheckpointOptions {
   std::string directory;    ///< Empty: no checkpoints; a failure then begins the job again (same bits).
   std::uint64_t every = 0;  ///< Steps between checkpoints; 0: only the final one.
   std::uint32_t keep = 3;   ///< Committed checkpoints to keep; at least 2.
-  /// How long a final checkpoint that cannot be saved (no space, not permitted, gone) is tried again. The state is in memory alone then.
+  /// How long a final checkpoint that cannot be saved (no space, not permitted, gone) is tried again. The state is in memory alone then. As long a start waits for a
+  /// storage that hangs, cannot be reached or cannot be read.
   Duration final_wait = std::chrono::minutes{10};
   /// A save that fails when no checkpoint was saved, or gone on from, for so long ends the job with exit code 173, and it is not restarted: more work would
   /// be lost with each further step. 0: training goes on, however many saves fail.

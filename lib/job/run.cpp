@@ -131,6 +131,9 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
   } catch (const CheckpointTooOld& e) {
     std::fprintf(stderr, "elrun: %s\n", message(e.failure()).c_str());
     return CheckpointTooOld::exit_code;
+  } catch (const StorageIsAway& e) {
+    std::fprintf(stderr, "elrun: %s\n", message(e.failure()).c_str());
+    return StorageIsAway::exit_code;
   } catch (const Error& e) {
     std::fprintf(stderr, "elrun: %s\n", message(e.failure()).c_str());
     return exit_code(e.failure());

@@ -1,4 +1,4 @@
-// The sample gpt on a storage that hangs: a system call on it never returns. Training goes on, SIGTERM ends the job in time, and a start ends with a reason.
+// The sample gpt on a storage that hangs: a system call on it never returns. Training goes on, SIGTERM ends the job in time, and a start waits.
 
 #include <csignal>
 #include <filesystem>
@@ -48,17 +48,51 @@ TEST_CASE("training goes on while the storage hangs, and SIGTERM ends the job", 
   CHECK(code != -1);
 }
 
-TEST_CASE("a start on a storage that hangs ends with the operation, the file and what to look at", "[crashlab]") {
+TEST_CASE("a start waits for a storage that hangs or cannot be read, goes on when it answers, and uses up no restart", "[crashlab]") {
+  const Folder folder;
+  const std::string root = folder / "ck", healed = folder / "healed";
+  const auto begin = gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root});
+  const auto arguments = gpt_arguments(folder / "text", 8, {"--every", "2", "--checkpoint", root});
+  REQUIRE(run("gpt", begin).code == 0);
+  const std::string undisturbed = run("gpt", arguments).state;
+  for (const char* how : {"1 -1 once", "1 5 always"}) {  // 5: EIO
+    std::filesystem::remove_all(root);
+    std::filesystem::remove(healed);
+    REQUIRE(run("gpt", begin).code == 0);
+    auto environment = hanging(root, 1);
+    environment["ELRUN_FAIL"] = how, environment["ELRUN_FAIL_UNTIL"] = healed;
+    const auto job = start("elrun", under_elrun({"--nproc_per_node", "2", "--max_restarts", "0"}, arguments), environment);
+    const auto said = job->line("the job waits for the storage of its checkpoints, try ");
+    REQUIRE(said);
+    INFO(*said);
+    CHECK_THAT(*said, Catch::Contains("rank ") && Catch::Contains(root) && Catch::Contains("It is tried again in"));
+    CHECK_THAT(*said, Catch::Contains(how[2] == '-' ? "the storage hangs. Is its server there" : "Input/output error"));
+    REQUIRE(job->line("the job waits for the storage of its checkpoints, try 2 "));
+    std::ofstream{healed}.put('\n');
+    const Ended ended = finish(*job);
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+    CHECK(ended.says("the storage answers, at try "));
+    CHECK(ended.state == undisturbed);
+  }
+}
+
+TEST_CASE("a start on a storage that hangs for good ends with the operation, the file and what to look at, and is not restarted",
+          "[crashlab]") {
   const Folder folder;
   const std::string root = folder / "ck";
   REQUIRE(run("gpt", gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root})).code == 0);
+  const auto arguments = gpt_arguments(folder / "text", 8, {"--every", "2", "--final-wait", "2", "--checkpoint", root});
   unsigned stopped = 0;
   for (const long at : {1, 7, 20}) {
-    const Ended ended = run("gpt", gpt_arguments(folder / "text", 8, {"--every", "2", "--checkpoint", root}), hanging(root, at));
+    const Ended ended = at == 1 ? run("elrun", under_elrun({"--nproc_per_node", "1", "--max_restarts", "3"}, arguments), hanging(root, at))
+                                : run("gpt", arguments, hanging(root, at));
     INFO(ended.output);
     if (ended.code == 0) continue;  // it was the close of a file that was read: nobody waits for that
     ++stopped;
-    CHECK(ended.code == 1);  // it may be started again: storage comes back
+    CHECK(ended.code == 78);  // a person has to look after the storage
+    CHECK(ended.says("for their storage does not answer"));
+    CHECK_FALSE(ended.says("generation 2"));
     CHECK(ended.says("has not returned for 2."));
     CHECK(ended.says("Is its server there, and the network to it?"));
     CHECK(ended.says(root));
@@ -101,4 +135,27 @@ TEST_CASE("an agent whose look at --checkpoint_root hangs starts its workers all
   CHECK(ended.says("--checkpoint_root: "));
   CHECK(ended.says("has not returned for 2."));
   CHECK(ended.says("generations are counted from 1"));
+}
+
+TEST_CASE("a worker dies while the leader is stuck in the removal of old checkpoints, and the save before that counts", "[crashlab]") {
+  const Folder folder;
+  const std::string root = folder / "ck", healed = folder / "healed";
+  const std::string undisturbed = run("gpt", gpt_arguments(folder / "text", 100)).state;
+  auto environment = hanging(root + "/trash", 1);  // a retention touches it, and nothing else does
+  environment["ELRUN_STORAGE_LIMIT"] = "300", environment["ELRUN_FAIL_UNTIL"] = healed;
+  const auto job = start("elrun",
+                         under_elrun({"--nproc_per_node", "2", "--max_restarts", "3"},
+                                     gpt_arguments(folder / "text", 100, {"--every", "20", "--zero", "1", "--checkpoint", root})),
+                         environment);
+  REQUIRE(job->line("s000000000020.g00000001.a01 committed"));
+  REQUIRE(job->line("an operation hangs"));
+  const auto workers = job->children_named("gpt");
+  REQUIRE(workers.size() == 2);
+  ::kill(workers.back(), SIGKILL);  // the leader was started first
+  REQUIRE(job->line("going on from checkpoint s000000000020.g00000001.a01", Wait{60000}));
+  std::ofstream{healed}.put('\n');
+  const Ended ended = finish(*job);
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  CHECK(ended.state == undisturbed);
 }

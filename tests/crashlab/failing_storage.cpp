@@ -2,6 +2,7 @@
 // what stands between `Files` and the system as well, and programs as they are.
 //
 //   ELRUN_FAIL_BELOW=/root  ELRUN_FAIL="N ERRNO once|always"   N = 0: none fails; ERRNO = -1: it never returns, as on a network mount without its server
+//   ELRUN_FAIL_UNTIL=/file  once this file exists nothing fails any more, and what hung goes on
 //   ELRUN_FAIL_COUNT=/file  the number of operations, as text, when the process ends
 //
 // ENOSPC counts and meets only what takes space.
@@ -58,14 +59,20 @@ bool concerns(const char* path) {
 }
 bool concerns(int fd) { return fd >= 0 && fd < descriptors_max && is_below[fd]; }
 
+bool has_healed() {
+  static const char* const until = std::getenv("ELRUN_FAIL_UNTIL");
+  return until != nullptr && ::access(until, F_OK) == 0;
+}
+
 /// Whether this operation fails; errno says how.
 bool fails(bool takes_space) {
   const Plan& p = plan();
   if (p.error == ENOSPC && !takes_space) return false;
   const long now = ++operations;
-  if (p.at == 0 || now < p.at || (now > p.at && !p.always)) return false;
+  if (p.at == 0 || now < p.at || (now > p.at && !p.always) || has_healed()) return false;
   if (p.error < 0) std::fputs("failing_storage: an operation hangs\n", stderr);
-  while (p.error < 0) ::pause();
+  while (p.error < 0)
+    if (::usleep(20'000); has_healed()) return false;
   errno = p.error;
   return true;
 }

@@ -270,6 +270,69 @@ TEST_CASE("a final save that never succeeds ends the job once its time is over",
   CHECK(member.clock.now() == Instant{} + 5s);
 }
 
+TEST_CASE("a start waits for a storage that cannot be read, as the final save does, and goes on when it can", "[job_saves]") {
+  FaultyFiles files;
+  Saving first{files, 1, {.directory = "/root", .every = 3}};
+  (void)first.saves.restore();
+  first.saves.save(3, host_state);
+  Saving next{files, 2, {.directory = "/root", .final_wait = 90s}};
+  files.broken = [](const Path&) { return EIO; };
+  next.while_waiting = [&] {
+    if (next.clock.now() >= Instant{} + 2s) files.broken = {};
+  };
+  REQUIRE(next.saves.restore().has_value());
+  CHECK(next.saves.restored().step == 3);
+  CHECK(next.said("the job waits for the storage of its checkpoints, try 1 failed: io: rank 0"));
+  CHECK(next.said("/root"));
+  CHECK(next.said("It is tried again in 1.0 s, and 90.0 s are left"));
+  CHECK(next.said("the storage answers, at try 3"));
+  CHECK(next.session.decided == 0);  // no step was decided meanwhile
+}
+
+TEST_CASE(
+    "a storage that fails between a start's looks and its load sets nobody back, for the newest checkpoint is loaded once it works again",
+    "[job_saves]") {
+  FaultyFiles files;
+  Saving first{files, 1, {.directory = "/root", .every = 3}};
+  (void)first.saves.restore();
+  for (const std::uint64_t step : {3, 6}) first.saves.save(step, host_state);
+  Saving next{files, 2, {.directory = "/root", .final_wait = 90s}};
+  unsigned looks = 0;
+  files.broken = [&](const Path& path) {
+    if (looks <= 4 && path.extension() == ".safetensors") ++looks;  // one shard: opened, its length, header and table
+    return looks > 4 ? EIO : 0;
+  };
+  next.while_waiting = [&] {
+    if (next.clock.now() >= Instant{} + 2s) files.broken = {};
+  };
+  REQUIRE(next.saves.restore().has_value());
+  CHECK(next.said("is given up"));  // for now
+  CHECK(next.said("the job waits for the storage of its checkpoints"));
+  CHECK(next.saves.restored().step == 6);
+  CHECK(next.saves.restored().notes.empty());
+}
+
+TEST_CASE("a start whose storage never answers ends the job once its time is over; what a person has to change ends it at once",
+          "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .final_wait = 5s}};
+  SECTION("it cannot be read") {
+    files.broken = [](const Path&) { return EIO; };
+    CHECK_THROWS_AS(member.saves.restore(), StorageIsAway);
+    CHECK(member.clock.now() == Instant{} + 5s);
+  }
+  SECTION("the last failure is told") {
+    files.broken = [](const Path&) { return EIO; };
+    CHECK_THROWS_WITH(member.saves.restore(),
+                      Catch::Contains("their storage does not answer (4 tries in 5.0 s)") && Catch::Contains("/root"));
+  }
+  SECTION("it is full") {
+    files.broken = full;
+    CHECK_THROWS_AS(member.saves.restore(), Error);
+    CHECK(member.clock.now() == Instant{});
+  }
+}
+
 TEST_CASE("a newer job on the same root ends the older one at its next save, and is not harmed", "[job_saves]") {
   FaultyFiles files;
   Saving older{files, 1, {.directory = "/root", .every = 1}}, newer{files, 2, {.directory = "/root", .every = 1}};

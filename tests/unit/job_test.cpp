@@ -5,7 +5,7 @@
 
 #include "checkpoint/format/names.hpp"
 #include "lib/job/fp_environment.hpp"
-#include "lib/job/save/final_save.hpp"
+#include "lib/job/save/storage_wait.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/unit/job_world.hpp"
 
@@ -416,7 +416,7 @@ TEST_CASE("a save that fails is told, and training goes on", "[job]") {
 
 TEST_CASE("the pause before the next try of a final save grows from 1 s to 30 s, until the time is over or no time can help", "[job]") {
   const Failure full{Code::no_space, Remedy::fix_config, "x"};
-  FinalSave save{.wait = 600s, .begun = Instant{} + 5s};
+  StorageWait save{.wait = 600s, .begun = Instant{} + 5s};
   Instant now = save.begun;
   std::vector<Duration> pauses;
   for (;;) {
@@ -436,7 +436,7 @@ TEST_CASE("the pause before the next try of a final save grows from 1 s to 30 s,
   for (const Code code : {Code::no_space, Code::not_permitted, Code::not_found, Code::io})
     CHECK(pause_before_next({.wait = 600s, .begun = now, .tries = 1}, {code, Remedy::fix_config, "x"}, now));
   unsigned tries = 0;
-  for (FinalSave day{.wait = 24h, .begun = now, .tries = 1}; pause_before_next(day, full, now); ++day.tries, ++tries)
+  for (StorageWait day{.wait = 24h, .begun = now, .tries = 1}; pause_before_next(day, full, now); ++day.tries, ++tries)
     now += *pause_before_next(day, full, now);
   CHECK(tries < attempt_max);  // each has a name of its own
 }

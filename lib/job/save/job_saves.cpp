@@ -11,7 +11,7 @@
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
 #include "lib/job/revoked.hpp"
-#include "lib/job/save/final_save.hpp"
+#include "lib/job/save/storage_wait.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -45,13 +45,51 @@ void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
 std::optional<std::vector<Aux>> JobSaves::restore() {
   if (options_.async)
     if (const auto outcome = async_.wait_for_others(); outcome && outcome->failure) take_note(*outcome);
-  Saves::Loaded loaded = expect(world_, saves_->restore());
+  Saves::Loaded loaded = load();
   restored_ = std::move(loaded.restored);
   safe_at_ = host_.clock.now();
   host_.session.went_on_from({restored_.checkpoint, restored_.step, restored_.steps_again, restored_.why, restored_.notes});
   // The answer of a call that follows that word means that the agent has it: a worker that fails at once has failed after this checkpoint.
   if (loaded.host_state) (void)host_.session.store().num_keys(Deadline::after(host_.clock.now(), told_wait));
   return std::move(loaded.host_state);
+}
+
+/// A storage that hangs or cannot be read is waited for: each restart would meet it, too, and use up what there are.
+Saves::Loaded JobSaves::load() {
+  StorageWait waited{.wait = options_.final_wait};
+  for (;;) {
+    auto loaded = saves_->restore();
+    if (loaded.ok()) {
+      if (waited.tries > 0 && world_.leads()) host_.log.info(fmt::format("the storage answers, at try {}", waited.tries + 1));
+      return std::move(loaded).value();
+    }
+    if (world_.over() || !may_pass(loaded.failure())) failed(world_, std::move(loaded).failure());
+    const Failure& why = loaded.failure();
+    const Instant now = host_.clock.now();
+    const auto pause = pause_of_all(waited, why, now);
+    if (!pause) {
+      Failure last = why;
+      last.remedy = Remedy::fix_config;
+      last.what =
+          fmt::format("the job cannot go on from its checkpoints, for their storage does not answer ({} in {}): {}",
+                      waited.tries == 1 ? "1 try" : fmt::format("{} tries", waited.tries), for_people(now - waited.begun), last.what);
+      throw StorageIsAway{std::move(last)};
+    }
+    if (world_.leads()) host_.log.warning(start_failed(waited, why, *pause, now));
+    wait_for_storage(*pause, {});
+  }
+}
+
+/// After another try that failed at `now`. By the leader's clock, for all ranks have to try again, or none.
+std::optional<Duration> JobSaves::pause_of_all(StorageWait& wait, const Failure& why, Instant now) {
+  if (wait.tries++ == 0) wait.begun = now;
+  ByteWriter leaders;
+  leaders.put(pause_before_next(wait, why, now).value_or(Duration{-1}).count());
+  const ByteVector bytes = expect(world_, world_.from_leader(leaders.bytes()));
+  ByteReader reader{bytes};
+  const Duration pause{reader.get<Duration::rep>()};
+  expect(world_, reader.finish("the pause before the storage is tried again"));
+  return pause < Duration{0} ? std::nullopt : std::optional{pause};
 }
 
 bool JobSaves::is_due(std::uint64_t step) const {
@@ -209,7 +247,7 @@ void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_
   if (!saves_.has_value()) return;
   if (options_.async) wait_for_async_at_the_end(step);
   if (saved_step_ == step) return;
-  FinalSave trial{.wait = options_.final_wait};
+  StorageWait trial{.wait = options_.final_wait};
   for (;;) {
     const auto why = tried_at_once([&] { return try_to_save(step, host_state); }, [](const Failure&) {});
     if (!why) {
@@ -218,30 +256,25 @@ void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_
     }
     tell_of_failure(step, *why);
     const Instant now = host_.clock.now();
-    if (trial.tries++ == 0) trial.begun = now;
-    ByteWriter leaders;  // clocks differ, and all ranks have to try again, or none
-    leaders.put(pause_before_next(trial, *why, now).value_or(Duration{-1}).count());
-    const ByteVector bytes = expect(world_, world_.from_leader(leaders.bytes()));
-    ByteReader reader{bytes};
-    const Duration pause{reader.get<Duration::rep>()};
-    expect(world_, reader.finish("the pause before the next try of the final save"));
-    if (pause < Duration{0}) {
+    const auto pause = pause_of_all(trial, *why, now);
+    if (!pause) {
       Failure last = *why;
       last.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved ({} in {}): {}", step,
                               trial.tries == 1 ? "1 try" : fmt::format("{} tries", trial.tries), for_people(now - trial.begun), last.what);
       throw Error{std::move(last)};
     }
-    if (world_.leads()) host_.log.warning(told(trial, step, *why, pause, now));
-    wait_for_storage(pause, step);
+    if (world_.leads()) host_.log.warning(final_save_failed(trial, step, *why, *pause, now));
+    wait_for_storage(*pause, step);
   }
 }
 
-void JobSaves::wait_for_storage(Duration time, std::uint64_t step) {
+/// `done`: the steps that the state in memory is of.
+void JobSaves::wait_for_storage(Duration time, std::optional<std::uint64_t> done) {
   const Instant until = host_.clock.now() + time;
   for (Instant now = host_.clock.now(); now < until; now = host_.clock.now()) {
     if (world_.over()) revoked(world_);
-    departure_.tell_agent();                     // others may still save it
-    host_.session.progress({StepNumber{step}});  // this is no hang
+    departure_.tell_agent();                                // others may still save it
+    if (done) host_.session.progress({StepNumber{*done}});  // this is no hang
     const Duration slice = std::min(until - now, look_every);
     if (host_.sleep) host_.sleep(slice);
     else std::this_thread::sleep_for(slice);

@@ -1,4 +1,4 @@
-#include "lib/job/save/final_save.hpp"
+#include "lib/job/save/storage_wait.hpp"
 
 #include <algorithm>
 
@@ -36,19 +36,28 @@ bool is_tried_at_once(Code why, unsigned tries) {
   return tries < tries_at_once && can_heal(why) && !stays_so;
 }
 
-std::optional<Duration> pause_before_next(const FinalSave& save, const Failure& why, Instant now) {
-  const Duration left = save.begun + save.wait - now;
+std::optional<Duration> pause_before_next(const StorageWait& wait, const Failure& why, Instant now) {
+  const Duration left = wait.begun + wait.wait - now;
   if (!can_heal(why.code) || left <= Duration{0}) return std::nullopt;
-  const Duration longest = std::max(longest_pause, save.wait / tries_of_a_name);
+  const Duration longest = std::max(longest_pause, wait.wait / tries_of_a_name);
   Duration pause = first_pause;
-  for (unsigned i = 1; i < save.tries && pause < longest; ++i) pause *= 2;
+  for (unsigned i = 1; i < wait.tries && pause < longest; ++i) pause *= 2;
   return std::min({pause, longest, left});  // the last try is at the very end
 }
 
-std::string told(const FinalSave& save, std::uint64_t step, const Failure& why, Duration pause, Instant now) {
+bool may_pass(const Failure& why) {
+  return why.remedy == Remedy::retry && (why.code == Code::io || why.code == Code::unreachable || why.code == Code::deadline_passed);
+}
+
+std::string start_failed(const StorageWait& wait, const Failure& why, Duration pause, Instant now) {
+  return fmt::format("the job waits for the storage of its checkpoints, try {} failed: {}. It is tried again in {}, and {} are left",
+                     wait.tries, message(why), for_people(pause), for_people(wait.begun + wait.wait - now));
+}
+
+std::string final_save_failed(const StorageWait& wait, std::uint64_t step, const Failure& why, Duration pause, Instant now) {
   return fmt::format(
       "all {} steps are done, but try {} of the final checkpoint failed: {}. The state is in memory alone; it is tried again in {}, and {} are left",
-      step, save.tries, message(why), for_people(pause), for_people(save.begun + save.wait - now));
+      step, wait.tries, message(why), for_people(pause), for_people(wait.begun + wait.wait - now));
 }
 
 }  // namespace elrun::inline v0

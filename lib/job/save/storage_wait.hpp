@@ -1,5 +1,6 @@
 #pragma once
-/// \file Core: when a save that failed is tried again: at once, and the final one, whose state exists in memory alone, for longer.
+/// \file Core: when what failed on the storage is tried again. Any save at once; for longer the final one, whose state exists in memory alone, and a start, which
+/// restarts would not help.
 
 #include <optional>
 #include <string>
@@ -13,8 +14,8 @@ namespace elrun::inline v0 {
 /// full, forbidden, gone or hangs stays so.
 [[nodiscard]] bool is_tried_at_once(Code why, unsigned tries);
 
-/// What follows a try of the final save that failed.
-struct FinalSave {
+/// Tries that failed, of the final save or of a start.
+struct StorageWait {
   Duration wait{};     ///< As the job was told: so long after the first failure it is tried again.
   Instant begun{};     ///< The first failure.
   unsigned tries = 0;  ///< So far, all of them failed.
@@ -22,9 +23,13 @@ struct FinalSave {
 
 /// The pause before the next try: 1 s, then twice as much, up to 30 s. Nothing: it is over, for the time is, or because time heals no
 /// such failure.
-[[nodiscard]] std::optional<Duration> pause_before_next(const FinalSave& save, const Failure& why, Instant now);
+[[nodiscard]] std::optional<Duration> pause_before_next(const StorageWait& wait, const Failure& why, Instant now);
+/// Whether a start that failed so waits for the storage: it hangs, cannot be reached or cannot be read. What a person has to change or to decide ends the job
+/// at once.
+[[nodiscard]] bool may_pass(const Failure& why);
 
 /// For the person who can free space, mount, or allow: what failed, and how long there is time for it.
-[[nodiscard]] std::string told(const FinalSave& save, std::uint64_t step, const Failure& why, Duration pause, Instant now);
+[[nodiscard]] std::string final_save_failed(const StorageWait& wait, std::uint64_t step, const Failure& why, Duration pause, Instant now);
+[[nodiscard]] std::string start_failed(const StorageWait& wait, const Failure& why, Duration pause, Instant now);
 
 }  // namespace elrun::inline v0

@@ -1,6 +1,8 @@
 #include "checkpoint/commit/suspects.hpp"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -24,9 +26,19 @@ std::string told(const FailedAfter& first, const FailedAfter& last) {
                      first.node == last.node ? first.node : first.node + " and " + last.node);
 }
 
+/// Of starts, whichever checkpoint they went on from.
+void forget_failures_of_all_starts(std::vector<FailedAfter>& failures) {
+  const auto is_of_start = [](const FailedAfter& f) { return f.step <= f.id.step; };
+  std::map<std::string, std::set<CheckpointId>> after;
+  for (const FailedAfter& f : failures)
+    if (is_of_start(f)) after[f.how].insert(f.id);
+  std::erase_if(failures, [&](const FailedAfter& f) { return is_of_start(f) && after[f.how].size() > 1; });
+}
+
 }  // namespace
 
 std::vector<Suspect> suspects(std::vector<FailedAfter> failures) {
+  forget_failures_of_all_starts(failures);
   std::sort(failures.begin(), failures.end(), comes_before);
   std::vector<Suspect> all;
   AfterStep before, now;  // the step before, and the one at hand, of one checkpoint and one way to fail

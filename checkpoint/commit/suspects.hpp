@@ -24,6 +24,8 @@ struct FailedAfter {
 };
 
 /// Checkpoints from which two generations went on that failed alike: in the same way, after the same step or one beside it. One line says how, for people.
+/// Failures in the same way after two different checkpoints, and before any step was decided, do not count: what fails every start is something else than a state, such as a
+/// data set that cannot be read.
 [[nodiscard]] std::vector<Suspect> suspects(std::vector<FailedAfter> failures);
 
 }  // namespace elrun::inline v0

@@ -199,6 +199,20 @@ TEST_CASE("a checkpoint is suspect when two generations that went on from it fai
     REQUIRE(chain.size() == 1);
     CHECK_THAT(chain[0].says, Contains("generations 3 and 4"));
   }
+  SECTION(
+      "what fails starts alike before a step is decided, whichever checkpoint they went on from, is no checkpoint's fault, and one is passed over at most") {
+    const CheckpointId before{30, 1, 1};
+    std::vector<FailedAfter> outage{{newest, 2, 40, "exit code 3", "a"}, {newest, 3, 40, "exit code 3", "a"}};
+    REQUIRE(suspects(outage).size() == 1);  // it may be the state
+    outage.push_back({before, 4, 30, "exit code 3", "b"});
+    CHECK(suspects(outage).empty());
+    outage.push_back({before, 5, 30, "exit code 3", "b"});
+    CHECK(suspects(outage).empty());
+    for (const std::uint64_t generation : {6, 7}) outage.push_back({before, generation, 30, "exit code 4", "b"});
+    CHECK(suspects(outage).size() == 1);  // another way to fail
+    for (const std::uint64_t generation : {8, 9}) outage.push_back({newest, generation, 41, "exit code 3", "b"});
+    CHECK(suspects(outage).size() == 2);  // after a step that was decided
+  }
   CHECK(suspects({}).empty());
 }
 

@@ -173,6 +173,11 @@ TEST_CASE("a save that fails when nothing was saved for max_age ends the job; on
     next.clock.advance(61s);
     CHECK_THROWS_AS(next.saves.save(10, host_state), CheckpointTooOld);
   }
+  SECTION("time in which the job waited for other nodes does not count") {
+    member.clock.advance(12h), member.saves.waited(12h);
+    CHECK_NOTHROW(saves_after(0s));
+    CHECK_THROWS_AS(saves_after(1ms), CheckpointTooOld);
+  }
   SECTION("without max_age training goes on for ever") {
     files.broken = {};
     Saving other{files, 2, {.directory = "/root", .every = 1}};

@@ -25,11 +25,13 @@ void Job::Impl::rejoin() {
   rounds_.begin_anew(declared.unit_count());  // nothing of the old world is under way any more; what failed there comes out here
   if (!host.session.place().elastic) leave(world, why);
   host.session.cannot_go_on(why);
+  const Instant began_to_wait = host.clock.now();
   if (const auto next = host.session.next_generation(Deadline::after(host.clock.now(), host.agree_wait)); !next.ok()) {
     Failure f = next.failure();
     f.what = fmt::format("{} (and before that: {})", f.what, why.what);
     leave(world, std::move(f));
   }
+  saves_.waited(host.clock.now() - began_to_wait);
   world.renew();
   recovery_.begin();
   times_.begin_generation();

@@ -66,6 +66,8 @@ class JobSaves {
   void hear();
   /// Before parameters or moments change: a copy of them may be under way. Any time, also where there is none.
   void finish_copy() { async_.finish_copy(); }
+  /// The job waited for other nodes for so long: no work is lost with that time, so `max_age` does not count it.
+  void waited(Duration time) { safe_at_ += time; }
   /// Does nothing where the last step is on storage.
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 

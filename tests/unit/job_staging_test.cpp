@@ -13,7 +13,11 @@
 
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/pass_descriptors.hpp"
+#include "lib/job/save/async_saves.hpp"
+#include "lib/job/save/saves.hpp"
+#include "lib/job/state/model_state.hpp"
 #include "lib/link/request_store.hpp"
+#include "tests/support/faulty_files.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/unit/job_parts.hpp"
 
@@ -171,6 +175,61 @@ TEST_CASE("a worker whose writer ended, and which looks for a checkpoint before 
   REQUIRE((outcome && outcome->failure));
   CHECK(outcome->failure->code == Code::peer_lost);
   CHECK_FALSE(worker.staging.is_busy());
+}
+
+TEST_CASE("a save that failed is told of once in a generation, and in the next one again, where a new member has not heard of it",
+          "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  const SteadyClock clock;
+  const Log log{"test", [](Level, std::string_view) {}};
+  Place place;
+  place.membership = {{1, {{1, 2}}}, Rank{0}, WorldSize{1}};
+  SharedStore store{clock, place.membership.generation};
+  TestSession session{place, store.of(Rank{0})};
+  const JobHost host{.clock = clock,
+                     .files = files,
+                     .session = session,
+                     .log = log,
+                     .out = {},
+                     .join = {},
+                     .checkpoint_writer = writer.path,
+                     .readers = 0};
+  JobWorld world{session, {}};
+  SharedBuffers buffers = private_memory();
+  const ShardMap shards = one_node(Spread::replicated, 1);
+  ModelState state{lay_out(two_units()), zero(0), Optimizer::adamw, buffers};
+  state.plan_world(shards, 0, Space::gradients);
+  state.allocate(shards.cuts[0]);
+  const Saver saver{"test",       place.membership.generation, Rank{0},
+                    WorldSize{1}, {"abc", "seed: 7"},          model_table(two_units(), state.layout(), Optimizer::adamw)};
+  Saves saves{files,
+              clock,
+              log,
+              session,
+              world,
+              {.directory = "/root"},
+              saver,
+              HostFragments{state.to_save(shards, 0), host_memory()},
+              HostFragments{state.to_load(), host_memory()},
+              0};
+  AsyncSaves async{host, world};
+  async.open(saves);
+  REQUIRE(async.agree().possible);
+  writer.accept();
+  REQUIRE(saves.claim().ok());
+  const auto fails = [&] {
+    async.begin(saves, 10, {});
+    async.finish_copy();
+    writer.say(SaveOutcome{1, 10, {}, Failure{Code::io, Remedy::retry, "a bad sector"}});
+    REQUIRE(async.hear(Deadline::after(clock.now(), 10s)));
+    return async.agree().failed.has_value();
+  };
+  CHECK(fails());
+  CHECK_FALSE(async.agree().failed);
+  CHECK_FALSE(fails());  // another rank says the same later
+  async.open(saves);
+  CHECK(fails());
 }
 
 TEST_CASE("a writer that says nothing for longer than a save may take has failed, once, and the slot stays its own", "[job_saves]") {

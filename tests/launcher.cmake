@@ -20,6 +20,10 @@ elrun_test(cluster_test SOURCES unit/cluster_test.cpp LINK elrun::launcher_core 
 elrun_test(numa_test SOURCES unit/numa_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(dry_run_test SOURCES unit/dry_run_test.cpp LINK elrun::launcher_core nlohmann_json::nlohmann_json LABELS unit)
 elrun_fuzzer(options_fuzz LINK elrun::launcher_core)
+elrun_test(chaos_test
+  SOURCES unit/chaos_plan_test.cpp unit/chaos_rehearsal_test.cpp unit/chaos_verdict_test.cpp
+  LINK elrun::launcher_core LABELS unit)
+elrun_fuzzer(chaos_plan_fuzz LINK elrun::launcher_core)
 elrun_test(exposition_test SOURCES unit/exposition_test.cpp LINK elrun::launcher_core LABELS unit)
 elrun_test(http_test SOURCES unit/http_test.cpp LINK elrun::launcher_http LABELS unit)
 elrun_test(file_timers_test SOURCES unit/file_timers_test.cpp LINK elrun::launcher_core LABELS unit)

@@ -1,0 +1,295 @@
+#include "launcher/chaos/verdict.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "checkpoint/tools/listing.hpp"
+#include "launcher/report/ledger.hpp"
+#include "lib/base/printable.hpp"
+#include "lib/base/words.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+using ReportJson = nlohmann::json;
+
+constexpr std::size_t state_max = 256;  // bytes
+
+bool belongs_to_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '+' || c == '-' || c == '_'; }
+
+std::optional<double> share(Duration undisturbed, Duration disturbed) {
+  if (undisturbed <= Duration{0} || disturbed <= Duration{0}) return std::nullopt;
+  return seconds(undisturbed) / seconds(disturbed);
+}
+
+std::string how_it_ended(const RunFacts& run) {
+  return run.in_time ? fmt::format("exit code {}", run.exit_code) : "it was ended, for it was over its limit";
+}
+
+/// `wall_seconds` and so on of one line; nothing for any other line.
+std::optional<TimesSaid> times_of(std::string_view line) {
+  const ReportJson event = ReportJson::parse(line, nullptr, false);
+  if (!event.is_object() || event.value("name", ReportJson{}) != "elrun.time") return std::nullopt;
+  const auto metadata = event.find("metadata");
+  if (metadata == event.end() || !metadata->is_object()) return std::nullopt;
+  TimesSaid said;
+  const auto wall = metadata->find("wall_seconds"), causes = metadata->find("by_cause");
+  if (wall == metadata->end() || !wall->is_number() || causes == metadata->end() || !causes->is_object()) return std::nullopt;
+  said.wall_seconds = *wall;
+  for (std::size_t i = 0; i < time_causes; ++i) {
+    const std::string name{word_of(static_cast<TimeCause>(i))};
+    if (const auto cause = causes->find(name); cause != causes->end() && cause->is_number() && cause->get<double>() > 0)
+      said.by_cause.emplace_back(name, *cause);
+  }
+  if (const auto count = metadata->find("incidents"); count != metadata->end() && count->is_number_unsigned()) said.incidents = *count;
+  if (const auto newest = metadata->find("newest_incidents"); newest != metadata->end() && newest->is_array())
+    said.newest_incidents = *newest;
+  return said;
+}
+
+ReportJson json_of(const RunFacts& run) {
+  ReportJson json{{"in_time", run.in_time},
+                  {"exit_code", run.exit_code},
+                  {"wall_seconds", seconds(run.wall)},
+                  {"step_lines", run.step_lines},
+                  {"steps_again", run.steps_again},
+                  {"step_span_seconds", seconds(run.step_span)},
+                  {"notes", run.notes}};
+  json["state"] = run.state ? ReportJson(*run.state) : ReportJson(nullptr);
+  json["step"] = run.step ? ReportJson(*run.step) : ReportJson(nullptr);
+  json["step_gap_seconds"] = run.step_gap ? ReportJson(seconds(*run.step_gap)) : ReportJson(nullptr);
+  json["time"] = nullptr;
+  if (run.times) {
+    ReportJson causes = ReportJson::object();
+    for (const auto& [cause, time] : run.times->by_cause) causes[cause] = time;
+    json["time"] = {{"wall_seconds", run.times->wall_seconds},
+                    {"by_cause", std::move(causes)},
+                    {"incidents", run.times->incidents},
+                    {"newest_incidents", run.times->newest_incidents}};
+  }
+  return json;
+}
+
+ReportJson json_of(const FaultRecord& record) {
+  const auto time = [](const std::optional<Duration>& at) { return at ? ReportJson(seconds(*at)) : ReportJson(nullptr); };
+  return {{"fault", plan_line(record.fault)},    {"kind", word_of(record.fault.kind)},  {"began_seconds", time(record.began)},
+          {"ended_seconds", time(record.ended)}, {"pause_seconds", time(record.pause)}, {"words", record.words}};
+}
+
+std::string_view word_of(CheckpointsCompared::Outcome outcome) {
+  switch (outcome) {
+    case CheckpointsCompared::Outcome::not_asked: return "not_asked";
+    case CheckpointsCompared::Outcome::equal: return "equal";
+    case CheckpointsCompared::Outcome::different: return "different";
+    case CheckpointsCompared::Outcome::impossible: return "impossible";
+  }
+  return "";
+}
+
+std::string percent(const std::optional<double>& share) { return share ? fmt::format("{:.1f} %", 100 * *share) : "-"; }
+
+std::vector<std::string> run_row(std::string_view name, const RunFacts& run) {
+  return {std::string{name},
+          fmt::format("{:.1f} s", seconds(run.wall)),
+          run.in_time ? fmt::to_string(run.exit_code) : "ended",
+          run.step ? fmt::to_string(*run.step) : "-",
+          fmt::to_string(run.steps_again),
+          run.step_gap ? for_people(*run.step_gap) : "-",
+          run.state ? printable(*run.state) : "-"};
+}
+
+std::string times_table(const RunFacts& reference, const RunFacts& disturbed) {
+  const auto time_of = [](const std::optional<TimesSaid>& times, std::string_view cause) {
+    if (times)
+      for (const auto& [name, time] : times->by_cause)
+        if (name == cause) return fmt::format("{:.2f} s", time);
+    return std::string{"-"};
+  };
+  std::vector<std::vector<std::string>> rows{{"where the time went", "undisturbed", "disturbed"}};
+  for (std::size_t i = 0; i < time_causes; ++i) {
+    const std::string_view cause = word_of(static_cast<TimeCause>(i));
+    std::vector<std::string> row{std::string{in_words(static_cast<TimeCause>(i))}, time_of(reference.times, cause),
+                                 time_of(disturbed.times, cause)};
+    if (row[1] != "-" || row[2] != "-") rows.push_back(std::move(row));
+  }
+  if (rows.size() == 1) return "";
+  std::string text = "\n" + table_text(rows, 1);
+  if (!disturbed.times || disturbed.times->incidents == 0) return text;
+  const std::vector<Duration> took = recovery_times(*disturbed.times);
+  text += count_of(disturbed.times->incidents, "incident");
+  if (!took.empty())
+    text += fmt::format("; of the newest {}, from the first sign to the next step: median {}, longest {}", took.size(),
+                        for_people(took[took.size() / 2]), for_people(took.back()));
+  return text + "\n";
+}
+
+std::string faults_table(std::span<const FaultRecord> records) {
+  std::vector<std::vector<std::string>> rows{{"fault", "planned", "made", "median pause", "longest pause"}};
+  for (const FaultKind kind : all_fault_kinds) {
+    std::size_t planned = 0, made = 0;
+    std::vector<Duration> pauses;
+    for (const FaultRecord& record : records) {
+      if (record.fault.kind != kind) continue;
+      ++planned;
+      if (record.began) ++made;
+      if (record.pause) pauses.push_back(*record.pause);
+    }
+    if (planned == 0) continue;
+    std::ranges::sort(pauses);
+    rows.push_back({std::string{word_of(kind)}, fmt::to_string(planned), fmt::to_string(made),
+                    pauses.empty() ? "-" : for_people(pauses[pauses.size() / 2]), pauses.empty() ? "-" : for_people(pauses.back())});
+  }
+  return rows.size() > 1 ? "\n" + table_text(rows, 1) : "";
+}
+
+}  // namespace
+
+void StepTimeline::saw(std::string_view line, Duration at, bool is_last_word) {
+  if (mark_.empty()) return;
+  const auto begin = line.find(mark_);
+  if (begin == std::string_view::npos) return;
+  const std::string_view rest = line.substr(begin + mark_.size());
+  std::uint64_t step = 0;
+  if (std::from_chars(rest.data(), rest.data() + rest.size(), step).ec != std::errc{}) return;
+  if (is_last_word && highest_ == step) return;
+  if (highest_ && step <= *highest_) ++again_;
+  highest_ = std::max(highest_.value_or(0), step);
+  if (at_.size() < lines_max) at_.push_back(at_.empty() ? at : std::max(at, at_.back()));
+}
+
+std::optional<Duration> StepTimeline::pause(Duration from, Duration until) const {
+  std::optional<Duration> longest;
+  auto next = std::ranges::upper_bound(at_, from);  // the first line after the beginning
+  if (next == at_.begin() && next != at_.end()) ++next;
+  for (; next != at_.end() && *(next - 1) < until; ++next)
+    longest = std::max(longest.value_or(Duration{0}), std::min(*next, until) - std::max(*(next - 1), from));
+  return longest;
+}
+
+std::optional<Duration> StepTimeline::median_gap() const {
+  if (at_.size() < 2) return std::nullopt;
+  std::vector<Duration> gaps;
+  for (std::size_t i = 1; i < at_.size(); ++i) gaps.push_back(at_[i] - at_[i - 1]);
+  std::ranges::nth_element(gaps, gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2));
+  return gaps[gaps.size() / 2];
+}
+
+std::optional<std::string> word_after(std::string_view line, std::span<const std::string> marks) {
+  for (const std::string& mark : marks) {
+    if (mark.empty()) continue;
+    const auto begin = line.rfind(mark);
+    if (begin == std::string_view::npos) continue;
+    std::string_view rest = line.substr(begin + mark.size()).substr(0, state_max);
+    const auto* const end = std::ranges::find_if_not(rest, belongs_to_word);
+    if (end != rest.begin()) return std::string{rest.begin(), end};
+  }
+  return std::nullopt;
+}
+
+std::optional<TimesSaid> times_said(std::span<const std::string> event_logs) {
+  std::optional<TimesSaid> longest;
+  for (std::string_view text : event_logs)
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find('\n'), text.size());
+      const std::string_view line = text.substr(0, end);
+      text.remove_prefix(std::min(end + 1, text.size()));
+      if (line.find("elrun.time") == std::string_view::npos) continue;
+      if (auto said = times_of(line); said && (!longest || said->wall_seconds > longest->wall_seconds)) longest = std::move(said);
+    }
+  return longest;
+}
+
+std::vector<Duration> recovery_times(const TimesSaid& said) {
+  constexpr double seconds_max = 1e6;
+  std::vector<Duration> times;
+  for (const ReportJson& incident : said.newest_incidents) {
+    const auto at = incident.is_object() ? incident.find("at_seconds") : incident.end();
+    if (at == incident.end() || !at->is_object()) continue;
+    const auto seen = at->find("seen"), step = at->find("first_step");
+    if (seen == at->end() || step == at->end() || !seen->is_number() || !step->is_number()) continue;
+    const double took = step->get<double>() - seen->get<double>();
+    if (took >= 0 && took < seconds_max) times.push_back(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(took)));
+  }
+  std::ranges::sort(times);
+  return times;
+}
+
+Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, std::span<const FaultRecord> records,
+              const CheckpointsCompared& checkpoints) {
+  using Outcome = CheckpointsCompared::Outcome;
+  Verdict verdict;
+  const auto says = [&](int code, std::string words) {
+    verdict.exit_code = code, verdict.words = std::move(words);
+    return verdict;
+  };
+  if (!reference.succeeded() || !other)
+    return says(chaos_code::unknown, fmt::format("the undisturbed run failed ({}): its logs say why; there is nothing to compare with",
+                                                 how_it_ended(reference)));
+  const RunFacts& disturbed = *other;
+  verdict.wall_share = share(reference.wall, disturbed.wall), verdict.step_share = share(reference.step_span, disturbed.step_span);
+  if (!disturbed.succeeded())
+    return says(chaos_code::did_not_finish, fmt::format("the disturbed job did not finish: {}", how_it_ended(disturbed)));
+  const bool has_states = reference.state && disturbed.state;
+  const bool states_differ = has_states && *reference.state != *disturbed.state;
+  if (states_differ || checkpoints.outcome == Outcome::different) {
+    std::string words = "the final states differ";
+    if (states_differ) words += fmt::format(": undisturbed {}, disturbed {}", printable(*reference.state), printable(*disturbed.state));
+    if (checkpoints.outcome == Outcome::different) words += "; " + checkpoints.words;
+    return says(chaos_code::different, std::move(words));
+  }
+  if (checkpoints.outcome == Outcome::impossible)
+    return says(chaos_code::unknown, "the final checkpoints cannot be compared: " + checkpoints.words);
+  if (reference.state.has_value() != disturbed.state.has_value())
+    return says(chaos_code::different,
+                fmt::format("the {} run said no final state, and the other one did", reference.state ? "disturbed" : "undisturbed"));
+  if (!has_states && checkpoints.outcome == Outcome::not_asked)
+    return says(
+        chaos_code::unknown,
+        "the job finished, and there is no state to compare: --state-from TEXT names what stands before it in the program's output, --checkpoint-root where the checkpoints are");
+  if (std::ranges::none_of(records, [](const FaultRecord& record) { return record.began.has_value(); }))
+    return says(chaos_code::unknown, "nothing was rehearsed: the job ended before the first fault; take a longer job, or a smaller --mtbf");
+  std::string words = "the final states are equal";
+  if (has_states) words += ": " + printable(*reference.state);
+  if (checkpoints.outcome == Outcome::equal) words += "; " + checkpoints.words;
+  return says(chaos_code::equal, std::move(words));
+}
+
+std::string report_text(const ChaosReport& report) {
+  const Verdict& verdict = report.verdict;
+  std::string text = fmt::format("\n{}; logs and the plan are in {}\n\n", report.job, printable(report.work));
+  std::vector<std::vector<std::string>> rows{{"run", "time", "exit code", "last step", "steps again", "per step", "state"},
+                                             run_row("undisturbed", report.reference)};
+  if (report.disturbed) rows.push_back(run_row("disturbed", *report.disturbed));
+  text += table_text(rows, 1);
+  if (report.disturbed) text += times_table(report.reference, *report.disturbed) + faults_table(report.records);
+  std::vector<std::string> notes = report.reference.notes;
+  if (report.disturbed) notes.insert(notes.end(), report.disturbed->notes.begin(), report.disturbed->notes.end());
+  for (const std::string& note : notes) text += fmt::format("\nnote: {}", printable(note));
+  if (!notes.empty()) text += "\n";
+  if (verdict.wall_share)
+    text += fmt::format("\nspeed beside the undisturbed run: {} of its steps' speed, {} by the time of the whole runs",
+                        percent(verdict.step_share), percent(verdict.wall_share));
+  return text + "\n" + verdict.words + "\n";
+}
+
+nlohmann::json report_json(const ChaosReport& report) {
+  ReportJson faults = ReportJson::array();
+  for (const FaultRecord& record : report.records) faults.push_back(json_of(record));
+  const auto number = [](const std::optional<double>& value) { return value ? ReportJson(*value) : ReportJson(nullptr); };
+  return {{"exit_code", report.verdict.exit_code},
+          {"verdict", report.verdict.words},
+          {"share_of_speed", number(report.verdict.step_share)},
+          {"share_of_wall_time", number(report.verdict.wall_share)},
+          {"job", report.job},
+          {"work", report.work},
+          {"left_out", report.left_out},
+          {"undisturbed", json_of(report.reference)},
+          {"disturbed", report.disturbed ? json_of(*report.disturbed) : ReportJson(nullptr)},
+          {"checkpoints", {{"outcome", word_of(report.checkpoints.outcome)}, {"words", report.checkpoints.words}}},
+          {"faults", std::move(faults)}};
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,117 @@
+#pragma once
+/// \file Core: what two runs of a job come to, one undisturbed and one with faults: facts in, a verdict and its texts out.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "launcher/chaos/fault_plan.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// When the program said its steps. Pure: lines with their times in.
+class StepTimeline {
+ public:
+  /// `mark`: what stands before the number of a step in a line, as `step=`. Empty: steps are not looked for.
+  explicit StepTimeline(std::string mark) : mark_{std::move(mark)} {}
+  /// `is_last_word`: it says the final state, and with it perhaps the last step once more.
+  void saw(std::string_view line, Duration at, bool is_last_word = false);
+
+  [[nodiscard]] std::optional<std::uint64_t> highest() const { return highest_; }
+  [[nodiscard]] std::uint64_t lines() const { return static_cast<std::uint64_t>(at_.size()); }
+  [[nodiscard]] std::uint64_t again() const { return again_; }  ///< Lines with a step that had been said before, or one above it.
+  /// From the first line to the last.
+  [[nodiscard]] Duration span() const { return at_.empty() ? Duration{0} : at_.back() - at_.front(); }
+  /// The longest part of [from, until) in which no line came, between the first line of all and the last; nothing without such a part.
+  [[nodiscard]] std::optional<Duration> pause(Duration from, Duration until) const;
+  /// Of the times between two lines.
+  [[nodiscard]] std::optional<Duration> median_gap() const;
+
+  static constexpr std::size_t lines_max = 4'000'000;  ///< What comes later is not remembered.
+
+ private:
+  std::string mark_;
+  std::optional<std::uint64_t> highest_;
+  std::uint64_t again_ = 0;
+  std::vector<Duration> at_;  // of each line, in order
+};
+
+/// The word after the last of `marks` that is in `line`, up to what is no letter, digit or one of . + - _; nothing without one.
+[[nodiscard]] std::optional<std::string> word_after(std::string_view line, std::span<const std::string> marks);
+
+/// Where the time of a run went, as the agent with the longest account of it said: its line `elrun.time`.
+struct TimesSaid {
+  double wall_seconds = 0;
+  std::vector<std::pair<std::string, double>> by_cause{};  ///< In the ledger's order; those that are not 0.
+  std::uint64_t incidents = 0;
+  nlohmann::json newest_incidents = nlohmann::json::array();
+};
+/// Of the newest incidents, how long each took from its first sign to the first step after it; sorted. Those without both are left out.
+[[nodiscard]] std::vector<Duration> recovery_times(const TimesSaid& said);
+/// Of event logs, one text for each node; nothing where no agent said any. What cannot be read is passed over.
+[[nodiscard]] std::optional<TimesSaid> times_said(std::span<const std::string> event_logs);
+
+struct RunFacts {
+  bool in_time = true;  ///< False: it was ended, because it took longer than its limit.
+  int exit_code = 0;
+  Duration wall{};  ///< From the start of the first launcher to the end of the first that ended with success; of none, of the last.
+  std::optional<std::string> state{};   ///< The last one that the program said.
+  std::optional<std::uint64_t> step{};  ///< The highest that the program said.
+  std::uint64_t step_lines = 0, steps_again = 0;
+  Duration step_span{};                ///< From the first to the last line with a step.
+  std::optional<Duration> step_gap{};  ///< The median of the times between two.
+  std::optional<TimesSaid> times{};
+  std::vector<std::string> notes{};  ///< What was odd, in words.
+  [[nodiscard]] bool succeeded() const { return in_time && exit_code == 0; }
+};
+
+/// What became of one fault of the plan.
+struct FaultRecord {
+  Fault fault{};
+  std::optional<Duration> began{}, ended{};  ///< Since the plan's time 0; nothing: it did not come to that.
+  std::optional<Duration> pause{};           ///< The longest time without a line of a step, from its beginning to the next fault's.
+  std::string words{};                       ///< What was hit, or why it was left out.
+};
+
+/// The final checkpoints of both runs.
+struct CheckpointsCompared {
+  enum class Outcome : std::uint8_t { not_asked, equal, different, impossible };
+  Outcome outcome = Outcome::not_asked;
+  std::string words{};
+};
+
+/// Exit codes of `elrun chaos` beyond those of all commands.
+namespace chaos_code {
+constexpr int equal = 0, different = 1, did_not_finish = 2, unknown = 3;
+}
+
+struct Verdict {
+  int exit_code = chaos_code::unknown;
+  std::string words;
+  std::optional<double> wall_share{};  ///< Undisturbed time / disturbed time, of the whole runs.
+  std::optional<double> step_share{};  ///< The same, from the first to the last line with a step.
+};
+/// Without `disturbed` it is the undisturbed run that failed.
+[[nodiscard]] Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& disturbed, std::span<const FaultRecord> records,
+                            const CheckpointsCompared& checkpoints);
+
+/// All of a rehearsal, for its reports.
+struct ChaosReport {
+  std::string work;                     ///< The directory with logs and the plan.
+  std::string job;                      ///< "2 nodes of 2 workers under elrun".
+  std::vector<std::string> left_out{};  ///< Kinds that were not drawn, and why.
+  RunFacts reference{};
+  std::optional<RunFacts> disturbed{};  ///< None: the undisturbed run failed, so there was no other.
+  std::vector<FaultRecord> records{};
+  CheckpointsCompared checkpoints{};
+  Verdict verdict{};
+};
+[[nodiscard]] std::string report_text(const ChaosReport& report);
+[[nodiscard]] nlohmann::json report_json(const ChaosReport& report);
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,146 @@
+// What two runs come to, and what their output says.
+#include "launcher/chaos/verdict.hpp"
+
+#include <vector>
+
+#include "tests/support/catch.hpp"
+
+namespace elrun::launcher {
+namespace {
+
+using Compared = CheckpointsCompared;
+
+RunFacts done_in(Duration wall, const char* state) {
+  return {.wall = wall, .state = state == nullptr ? std::nullopt : std::optional<std::string>{state}, .step_span = wall - 1s};
+}
+const std::vector<FaultRecord> one_kill{{.fault = {.at = 5s}, .began = 5s}};
+
+int code_of(const RunFacts& reference, const RunFacts& disturbed, const Compared& checkpoints = {}) {
+  return judge(reference, disturbed, one_kill, checkpoints).exit_code;
+}
+
+TEST_CASE("the verdict is equal only where the job finished and a state was compared", "[chaos]") {
+  const RunFacts same = done_in(11s, "abc");
+  const Verdict verdict = judge(done_in(10s, "abc"), same, one_kill, {});
+  CHECK(verdict.exit_code == 0);
+  CHECK(verdict.words == "the final states are equal: abc");
+  CHECK(*verdict.wall_share == Approx(10.0 / 11));
+  CHECK(*verdict.step_share == Approx(0.9));
+  CHECK(code_of(done_in(10s, nullptr), done_in(11s, nullptr), {Compared::Outcome::equal, "equal"}) == 0);
+
+  CHECK(code_of(done_in(10s, "abc"), done_in(11s, "abd")) == 1);
+  CHECK(code_of(done_in(10s, "abc"), done_in(11s, nullptr)) == 1);
+  CHECK(code_of(done_in(10s, "abc"), same, {Compared::Outcome::different, "they differ"}) == 1);
+  CHECK(code_of(done_in(10s, "abc"), done_in(11s, "abd"), {Compared::Outcome::equal, "equal"}) == 1);
+
+  CHECK(code_of(done_in(10s, nullptr), done_in(11s, nullptr)) == 3);
+  CHECK(code_of(done_in(10s, "abc"), same, {Compared::Outcome::impossible, "no root"}) == 3);
+  CHECK(judge(done_in(10s, "abc"), same, {}, {}).exit_code == 3);
+  const std::vector<FaultRecord> too_late{{.fault = {.at = 500s}}};
+  CHECK(judge(done_in(10s, "abc"), same, too_late, {}).exit_code == 3);
+}
+
+TEST_CASE("a run that failed is judged before its state", "[chaos]") {
+  RunFacts failed = done_in(11s, "abc");
+  failed.exit_code = 137;
+  CHECK(code_of(done_in(10s, "abc"), failed) == 2);
+  CHECK(code_of(failed, done_in(10s, "abc")) == 3);
+  CHECK(judge(failed, {}, {}, {}).exit_code == 3);
+  ChaosReport report{.reference = failed, .verdict = judge(failed, {}, {}, {})};
+  CHECK(report_text(report).find("speed beside") == std::string::npos);
+  CHECK(report_json(report)["disturbed"].is_null());
+  RunFacts late = done_in(11s, "abc");
+  late.in_time = false;
+  CHECK(code_of(done_in(10s, "abc"), late) == 2);
+}
+
+TEST_CASE("the state is the word after its mark", "[chaos]") {
+  const std::vector<std::string> marks{"state=", "state "};
+  CHECK(word_after("done step=60 loss=1.9 state=fa4e8401d799db47", marks) == "fa4e8401d799db47");
+  CHECK(word_after("w = 0.494425, state 1243115423319154795", marks) == "1243115423319154795");
+  CHECK(word_after("state=a state=b, and more", marks) == "b");
+  CHECK(word_after("state=", marks) == std::nullopt);
+  CHECK(word_after("nothing of it", marks) == std::nullopt);
+  CHECK(word_after("state=" + std::string(1000, 'x'), marks)->size() == 256);
+}
+
+TEST_CASE("steps are counted, and those that were said before are told apart", "[chaos]") {
+  StepTimeline steps{"step="};
+  const auto say = [&](const char* line, Duration at) { steps.saw(line, at); };
+  say("step=1 loss=2", 1s);
+  say("no step here", 1100ms);
+  say("step=x", 1200ms);
+  say("step=2 loss=2", 2s);
+  say("step=3", 3s);
+  say("step=2", 6s);  // gone back to a checkpoint
+  say("step=3", 7s);
+  say("step=4", 8s);
+  steps.saw("done step=4 state=abc", 9s, true);  // no step
+  CHECK(steps.highest() == 4);
+  CHECK(steps.lines() == 6);
+  CHECK(steps.again() == 2);
+  CHECK(steps.span() == 7s);
+  CHECK(steps.median_gap() == 1s);
+  SECTION("a pause is the longest time without one, from a fault to the next") {
+    CHECK(steps.pause(3500ms, 7s) == 2500ms);     // what had passed before the fault is not its
+    CHECK(steps.pause(1500ms, 2300ms) == 500ms);  // nor is what follows the next one
+    CHECK(steps.pause(500ms, 2500ms) == 1s);      // before the first line it had not begun
+    CHECK(steps.pause(0s, Duration::max()) == 3s);
+    CHECK(steps.pause(8s, Duration::max()) == std::nullopt);
+  }
+  SECTION("without a mark there are none") {
+    StepTimeline none{""};
+    none.saw("step=1", 1s);
+    CHECK(none.lines() == 0);
+    CHECK_FALSE(none.pause(0s, 10s));
+  }
+}
+
+TEST_CASE("the times of a run are those of the agent with the longest account of it", "[chaos]") {
+  const std::vector<std::string> logs{
+      "{\"name\": \"other\"}\nnot json elrun.time\n{\"name\":\"elrun.time\",\"metadata\":{\"wall_seconds\":3.0,\"by_cause\":{\"steps\":3.0},\"incidents\":0}}\n",
+      "{\"name\":\"elrun.time\",\"metadata\":{\"wall_seconds\":9.5,\"by_cause\":{\"steps\":8.0,\"saves\":0.0,\"steps_again\":1.5},\"incidents\":2,\"newest_incidents\":[{\"generation\":1}]}}\n"
+      "{\"name\":\"elrun.time\",\"metadata\":{\"wall_seconds\":\"x\",\"by_cause\":{}}}\n{\"name\":\"elrun.time\",\"metadata\":7}\n{\"name\":\"elrun.time\"}"};
+  const auto said = times_said(logs);
+  REQUIRE(said);
+  CHECK(said->wall_seconds == Approx(9.5));
+  CHECK(said->by_cause == std::vector<std::pair<std::string, double>>{{"steps", 8.0}, {"steps_again", 1.5}});
+  CHECK(said->incidents == 2);
+  CHECK(said->newest_incidents.size() == 1);
+  CHECK_FALSE(times_said(std::vector<std::string>{"", "no events"}));
+}
+
+TEST_CASE("how long recoveries took is read from the incidents that have both ends", "[chaos]") {
+  TimesSaid said;
+  said.newest_incidents = nlohmann::json::parse(
+      R"([{"at_seconds":{"seen":2.0,"first_step":2.5}},{"at_seconds":{"seen":1.0,"first_step":1.25}},{"at_seconds":{"seen":1.0}},)"
+      R"({"at_seconds":{"seen":"x","first_step":2}},{"at_seconds":{"seen":3.0,"first_step":2.0}},{"at_seconds":{"seen":0,"first_step":1e300}},{"at_seconds":7},{},7,null])");
+  CHECK(recovery_times(said) == std::vector<Duration>{250ms, 500ms});
+}
+
+TEST_CASE("the report says what was planned, what was made, and what it cost", "[chaos]") {
+  ChaosReport report{.work = "/w", .job = "1 node of 2 workers under elrun", .left_out = {"cut: the job has one node only"}};
+  report.reference = done_in(10s, "abc");
+  report.disturbed = done_in(20s, "abc");
+  report.disturbed->times = TimesSaid{.wall_seconds = 20, .by_cause = {{"steps", 15.0}, {"steps_again", 5.0}}, .incidents = 1};
+  report.records = {{.fault = {.at = 5s}, .began = 5s, .pause = 250ms, .words = "process 7"}, {.fault = {.at = 50s}}};
+  report.verdict = judge(report.reference, report.disturbed, report.records, {});
+  const std::string text = report_text(report);
+  for (const char* part :
+       {"1 node of 2 workers under elrun", "/w", "steps again", "5.00 s", "kill", "250 ms", "50.0 %", "the final states are equal: abc"}) {
+    CAPTURE(part);
+    CHECK(text.find(part) != std::string::npos);
+  }
+  const auto json = report_json(report);
+  CHECK(json["exit_code"] == 0);
+  CHECK(json["share_of_wall_time"] == Approx(0.5));
+  CHECK(json["faults"][0]["fault"] == "5s kill rank 0");
+  CHECK(json["faults"][0]["pause_seconds"] == Approx(0.25));
+  CHECK(json["faults"][1]["began_seconds"].is_null());
+  CHECK(json["disturbed"]["time"]["by_cause"]["steps_again"] == Approx(5.0));
+  CHECK(json["undisturbed"]["time"].is_null());
+  CHECK(json["left_out"].size() == 1);
+}
+
+}  // namespace
+}  // namespace elrun::launcher

@@ -295,7 +295,7 @@ Variables without_secrets(Variables environment) {
 }
 
 bool is_side_command(std::span<const std::string> arguments, std::string_view program_name) {
-  constexpr std::array names{"status", "drain", "doctor", "install", "ckpt", "ckptd"};
+  constexpr std::array names{"status", "drain", "doctor", "install", "ckpt", "chaos", "ckptd"};
   return !arguments.empty() && !is_torchrun(program_name) && std::ranges::find(names, arguments[0]) != names.end();
 }
 
@@ -311,6 +311,7 @@ Parsed parse_command(std::span<const std::string> arguments, const Variables& en
   if (first == "status") return as_parsed(parse_status(arguments.subspan(1)));
   if (first == "drain") return as_parsed(parse_drain(arguments.subspan(1)));
   if (first == "ckpt") return as_parsed(parse_ckpt(arguments.subspan(1)));
+  if (first == "chaos") return as_parsed(parse_chaos(arguments.subspan(1), machine));
   if (first == "ckptd")
     return CkptdOptions{arguments.size() > 1 && arguments[1] == "--log_format=json" ? LogFormat::json : LogFormat::text};
   if (first == "install") return as_parsed(parse_install(arguments.subspan(1)));

@@ -16,6 +16,7 @@
 
 #include "checkpoint/tools/choose.hpp"
 #include "checkpoint/tools/reader_share.hpp"
+#include "launcher/chaos/chaos_options.hpp"
 #include "launcher/options/admin_options.hpp"
 #include "launcher/process/preempt_notice.hpp"
 #include "lib/base/timeouts.hpp"
@@ -212,10 +213,10 @@ struct Usage {
 };
 
 /// What the first word may ask for in place of a program; under the name torchrun there is no such word.
-using Parsed =
-    std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, DrainOptions, CkptOptions, CkptdOptions, Usage>;
+using Parsed = std::variant<LaunchOptions, StoreOptions, StatusOptions, DoctorOptions, InstallOptions, DrainOptions, CkptOptions,
+                            ChaosOptions, CkptdOptions, Usage>;
 
-/// What runs beside a job and is no part of it: status, drain, doctor, install, ckpt, ckptd. Under the name `torchrun` there is none.
+/// What runs beside a job and is no part of it: status, drain, doctor, install, ckpt, chaos, ckptd. Under the name `torchrun` there is none.
 [[nodiscard]] bool is_side_command(std::span<const std::string> arguments, std::string_view program_name = "elrun");
 
 /// Parses the arguments after the program's name. Under the name `torchrun`, exit codes are torchrun's.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manifests import PROGRAMS, shell_text, words_of
 
-SUBCOMMANDS = {"store", "status", "doctor", "install", "drain", "ckpt"}
+SUBCOMMANDS = {"store", "status", "doctor", "install", "drain", "ckpt", "chaos"}
 REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 CANNOT_START = (0, 66, 127)  # the program is not on this machine; all else was understood
 

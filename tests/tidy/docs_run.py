@@ -144,7 +144,7 @@ def dry(command, environment, folder):
     if not names:
         return None
     words = ["elrun", *words[names[0] + 1:]]
-    if len(words) > 1 and words[1] in ("store", "status", "doctor", "install", "drain"):
+    if len(words) > 1 and words[1] in ("store", "status", "doctor", "install", "drain", "chaos"):
         words = ["elrun", words[1], "--help"]  # these know no --dry_run
     else:
         words[1:1] = ["--dry_run"]

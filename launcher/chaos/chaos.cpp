@@ -1,0 +1,300 @@
+#include "launcher/chaos/chaos.hpp"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+
+#include "checkpoint/commit/resume.hpp"
+#include "checkpoint/tools/compare.hpp"
+#include "checkpoint/tools/listing.hpp"
+#include "checkpoint/tools/read_root.hpp"
+#include "launcher/chaos/chaos_run.hpp"
+#include "launcher/chaos/ground.hpp"
+#include "launcher/process/ending_signals.hpp"
+#include "launcher/process/machine.hpp"
+#include "launcher/process/orphans.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/base/files.hpp"
+#include "lib/base/printable.hpp"
+#include "lib/base/words.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Duration reference_limit = 24h, limit_least = 2min;
+constexpr int limit_factor = 10;
+
+void say(const std::string& text) { fmt::print(stderr, "[chaos] {}\n", printable(text)); }
+
+int refuse(int code, const std::string& why) {
+  std::fflush(stdout);
+  fmt::print(stderr, "elrun: chaos: {}\n", printable(why, Lines::many));
+  return code;
+}
+
+/// What would make a process look like a worker, or its agent's options other than they were given.
+Variables job_environment(Variables environment) {
+  constexpr std::array names{"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ELRUN_LOCAL_RANK"};
+  for (const char* name : names) environment.erase(name);
+  std::erase_if(environment, [](const auto& variable) { return variable.first.starts_with("PET_"); });
+  return environment;
+}
+
+/// The work directory: new, or empty so far.
+Result<std::string> make_work(const ChaosOptions& options, const Variables& environment) {
+  std::error_code error;
+  if (options.work.empty()) {
+    const auto set = environment.find("TMPDIR");
+    std::string path = (set == environment.end() || set->second.empty() ? "/tmp" : set->second) + "/elrun-chaos-XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) return from_errno(errno, "create " + path);
+    return path;
+  }
+  const fs::path path = fs::absolute(options.work, error);
+  if (error) return from_errno(error.value(), "find " + options.work);
+  fs::create_directories(path, error);
+  if (error) return from_errno(error.value(), "create " + path.string());
+  const bool is_empty = fs::is_empty(path, error);
+  if (error) return from_errno(error.value(), "look into " + path.string());
+  if (!is_empty)
+    return invalid(fmt::format("--work {}: has something in it already; name a directory that does not exist, or is empty", path.string()));
+  return path.string();
+}
+
+CheckpointsCompared compare_checkpoints(const std::string& undisturbed, const std::string& disturbed, const StorageLimits& limits,
+                                        const Clock& clock) {
+  using Outcome = CheckpointsCompared::Outcome;
+  TimedFiles files{std::make_shared<PosixFiles>(), limits};
+  std::vector<Side> sides;
+  std::vector<std::uint64_t> steps;
+  for (const std::string& root : {undisturbed, disturbed}) {
+    const auto found = find_checkpoint(files, clock, {.root = root});
+    if (!found.ok()) return {Outcome::impossible, message(found.failure())};
+    auto one = inspect(files, *found);
+    if (!one.ok()) return {Outcome::impossible, message(one.failure())};
+    steps.push_back(found->id.step);
+    sides.push_back({found->directory.string(), found->directory, std::move(one->manifest)});
+  }
+  if (steps[0] != steps[1])
+    return {Outcome::different, fmt::format("the last checkpoints are of step {} and of step {}", steps[0], steps[1])};
+  const auto all = compare(files, sides[0], sides[1]);
+  if (!all.ok()) return {Outcome::impossible, message(all.failure())};
+  if (all->equal()) return {Outcome::equal, fmt::format("the checkpoints of step {} are equal, bit by bit", steps[0])};
+  return {Outcome::different,
+          fmt::format("the checkpoints of step {} differ: `elrun ckpt diff {} {}` says where", steps[0], undisturbed, disturbed)};
+}
+
+/// What is decided before anything starts.
+struct Prepared {
+  std::vector<Fault> plan{};
+  std::vector<std::string> left_out{};
+  bool needs_networks = false, needs_disk = false;
+};
+
+/// The plan, or the exit code of what is wrong.
+std::variant<Prepared, int> prepare(const ChaosOptions& options) {
+  Prepared prepared;
+  const std::vector<KindProblem> problems = kind_problems(options);
+  const auto problem_of = [&](FaultKind kind) {
+    const auto found = std::ranges::find(problems, kind, &KindProblem::kind);
+    return found == problems.end() ? nullptr : &*found;
+  };
+  std::set<FaultKind> asked;
+  if (!options.plan_file.empty()) {
+    PosixFiles files;
+    const auto text = files.read_all(options.plan_file, Bytes{plan_bytes_max});
+    if (!text.ok()) return refuse(exit_code::no_input, fmt::format("--plan: {}", message(text.failure())));
+    ParsedPlan parsed = parse_plan({reinterpret_cast<const char*>(text->data()), text->size()}, options.world);
+    for (const std::string& problem : parsed.problems) (void)refuse(0, fmt::format("--plan {}: {}", options.plan_file, problem));
+    if (!parsed.problems.empty()) return exit_code::usage;
+    if (parsed.faults.empty()) return refuse(exit_code::usage, fmt::format("--plan {}: has no failure in it", options.plan_file));
+    prepared.plan = std::move(parsed.faults);
+    for (const Fault& fault : prepared.plan) asked.insert(fault.kind);
+  } else {
+    asked.insert(options.kinds.begin(), options.kinds.end());
+  }
+  bool is_possible = true;
+  for (const FaultKind kind : asked)
+    if (const KindProblem* problem = problem_of(kind); problem != nullptr && !problem->is_possible)
+      is_possible = refuse(1, fmt::format("{} cannot be rehearsed here: {}", word_of(kind), problem->why)) == 0;
+  if (!is_possible) return exit_code::contradiction;
+  if (options.plan_file.empty()) {
+    std::vector<FaultKind> kinds;
+    for (const FaultKind kind : all_fault_kinds) {
+      const KindProblem* problem = problem_of(kind);
+      if (options.kinds.empty() ? problem == nullptr : asked.contains(kind)) kinds.push_back(kind);
+      if (options.kinds.empty() && problem != nullptr) prepared.left_out.push_back(fmt::format("{}: {}", word_of(kind), problem->why));
+    }
+    prepared.plan = draw_plan({*options.mtbf, options.time, options.seed}, kinds, options.world);
+  }
+  for (const Fault& fault : prepared.plan) {
+    prepared.needs_networks |= fault.kind == FaultKind::cut;
+    prepared.needs_disk |= fault.kind == FaultKind::fill;
+  }
+  return prepared;
+}
+
+/// Both runs, one after the other, and the loop that they live on.
+class Chaos {
+ public:
+  Chaos(const ChaosOptions& options, Prepared prepared, Variables environment, const StorageLimits& limits, const Clock& clock,
+        const Guard& guard)
+      : options_{options},
+        prepared_{std::move(prepared)},
+        environment_{std::move(environment)},
+        limits_{limits},
+        clock_{clock},
+        guard_{guard},
+        signals_{loop_} {
+    report_.left_out = prepared_.left_out;
+  }
+
+  int run() {
+    std::error_code error;
+    elrun_ = fs::read_symlink("/proc/self/exe", error).string();
+    if (error) return refuse(exit_code::internal, "the path of this program cannot be found: /proc is not there");
+    auto work = make_work(options_, environment_);
+    if (!work.ok())
+      return refuse(work.failure().code == Code::invalid_argument ? exit_code::contradiction : exit_code::internal,
+                    message(work.failure()));
+    report_.work = *work;
+    if (!(std::ofstream{*work + "/plan"} << text_of(prepared_.plan)).flush())
+      return refuse(exit_code::internal, "cannot write " + *work + "/plan");
+    const auto& [nodes, workers] = options_.world;
+    report_.job = fmt::format("{} of {} under {}", count_of(nodes, "node"), count_of(workers, "worker"),
+                              options_.launcher.empty() ? "elrun" : options_.launcher.front());
+    say(fmt::format("{}; {}; work in {}", report_.job, count_of(prepared_.plan.size(), "failure"), *work));
+    if (prepared_.needs_networks) {
+      auto networks = NodeNetworks::make(loop_, guard_, environment_, nodes);
+      if (!networks.ok()) return refuse(exit_code::internal, message(networks.failure()));
+      networks_ = *std::move(networks);
+    }
+    handle_ending_signals(signals_, {SIGINT, SIGTERM, SIGHUP, SIGQUIT});
+    signals_.async_wait([this](const boost::system::error_code& ended, int number) {
+      if (ended) return;
+      say("ending all processes");
+      if (run_) run_->abort();
+      ended_by_ = number;
+      loop_.stop();
+    });
+    const int code = both_runs();
+    if (ended_by_ == 0) return code;
+    say(fmt::format("ended by signal {}; no process is left, and {} has the logs", ended_by_, report_.work));
+    return 128 + ended_by_;
+  }
+
+ private:
+  int both_runs() {
+    // From here on, what loses its parent is this process's.
+    Orphans orphans{loop_, clock_, [this](pid_t pid) { return pid == guard_.pid() || (run_ && run_->is_known(pid)); }};
+    const auto reference = one_run(orphans, "undisturbed", {}, reference_limit);
+    if (!reference.ok()) return refuse(exit_code::internal, message(reference.failure()));
+    if (ended_by_ != 0) return 0;
+    report_.reference = run_->facts();
+    if (!report_.reference.succeeded()) {
+      for (const std::string& line : run_->last_lines()) fmt::print(stderr, "  {}\n", printable(line));
+    } else {
+      const Duration limit = options_.limit > Duration{0} ? options_.limit : limit_factor * report_.reference.wall + limit_least;
+      const auto disturbed = one_run(orphans, "disturbed", prepared_.plan, limit);
+      if (!disturbed.ok()) return refuse(exit_code::internal, message(disturbed.failure()));
+      if (ended_by_ != 0) return 0;
+      report_.disturbed = run_->facts();
+      report_.records = run_->records();
+      if (!report_.disturbed->succeeded())
+        for (const std::string& line : run_->last_lines()) fmt::print(stderr, "  {}\n", printable(line));
+    }
+    run_.reset();
+    signals_.cancel();
+    signals_.clear();  // no process is left: a signal ends this one at once
+    if (!options_.checkpoint_root.empty() && report_.disturbed && report_.disturbed->succeeded())
+      report_.checkpoints = compare_checkpoints(root_of("undisturbed"), root_of("disturbed"), limits_, clock_);
+    report_.verdict = judge(report_.reference, report_.disturbed, report_.records, report_.checkpoints);
+    fmt::print("{}", options_.as_json ? document(report_json(report_)) : report_text(report_));
+    return report_.verdict.exit_code;
+  }
+
+  [[nodiscard]] std::string directory_of(const std::string& name) const { return report_.work + "/" + name; }
+  [[nodiscard]] std::string root_of(const std::string& name) const {
+    return filled_in(options_.checkpoint_root, {.run = directory_of(name), .disk = directory_of(name) + "/disk"});
+  }
+
+  Result<void> one_run(Orphans& orphans, const std::string& name, std::vector<Fault> plan, Duration limit) {
+    run_.reset();
+    const std::string directory = directory_of(name);
+    std::error_code error;
+    fs::create_directory(directory, error);
+    if (error) return from_errno(error.value(), "create " + directory);
+    SmallDisk* disk = nullptr;
+    if (prepared_.needs_disk) {
+      auto mounted = SmallDisk::mount(directory + "/disk", options_.disk_bytes);
+      if (!mounted.ok()) return std::move(mounted).failure();
+      disk = disks_.emplace_back(std::make_unique<SmallDisk>(*std::move(mounted))).get();
+    } else if (options_.mentions("{disk}")) {
+      fs::create_directory(directory + "/disk", error);
+      if (error) return from_errno(error.value(), fmt::format("create {}/disk", directory));
+    }
+    say(fmt::format("{}: begins", name));
+    run_ = std::make_unique<ChaosRun>(
+        loop_, guard_, clock_,
+        ChaosRun::Setting{{options_, name, directory, elrun_, environment_, networks_.get()}, std::move(plan), limit, disk}, say,
+        [this] { loop_.stop(); });
+    ELRUN_TRY(run_->start(orphans));
+    loop_.restart();
+    loop_.run();
+    if (ended_by_ == 0) say(fmt::format("{}: over after {}", name, for_people(run_->facts().wall)));
+    return {};
+  }
+
+  const ChaosOptions& options_;
+  Prepared prepared_;
+  Variables environment_;
+  const StorageLimits& limits_;
+  const Clock& clock_;
+  const Guard& guard_;
+  boost::asio::io_context loop_;
+  boost::asio::signal_set signals_;
+  std::unique_ptr<NodeNetworks> networks_;
+  std::vector<std::unique_ptr<SmallDisk>> disks_;  // until all is compared
+  std::unique_ptr<ChaosRun> run_;
+  std::string elrun_;
+  ChaosReport report_;
+  int ended_by_ = 0;
+};
+
+}  // namespace
+
+int run_chaos(const ChaosOptions& options, const Variables& environment, const StorageLimits& limits, const Clock& clock) {
+  auto prepared = prepare(options);
+  if (const int* code = std::get_if<int>(&prepared)) return *code;
+  auto& ready = std::get<Prepared>(prepared);
+  for (const std::string& kind : ready.left_out) say("left out: " + kind);
+  if (options.dry_run) return fmt::print("{}", text_of(ready.plan)), 0;
+  if (ready.needs_disk)
+    if (const auto own = leave_mounts_to_others(); !own.ok()) return refuse(exit_code::internal, message(own.failure()));
+  const auto guard = Guard::start(environment);  // before any thread
+  if (!guard.ok()) return refuse(exit_code::internal, message(guard.failure()));
+  int code = Chaos{options, std::move(ready), job_environment(environment), limits, clock, *guard}.run();
+  std::error_code ignored;
+  fs::remove_all(guard->directory(), ignored);
+  return code;
+}
+
+}  // namespace elrun::inline v0::launcher

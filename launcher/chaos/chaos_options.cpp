@@ -1,0 +1,345 @@
+#include "launcher/chaos/chaos_options.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "launcher/options/option_table.hpp"
+#include "launcher/options/option_values.hpp"
+#include "launcher/options/options.hpp"
+#include "launcher/options/understanding.hpp"
+#include "lib/base/printable.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr std::string_view chaos_usage =
+    "usage: elrun chaos [--mtbf TIME [--for TIME] [--seed N] [--kinds KIND,...] | --plan FILE]\n"
+    "                   [--work DIR] [--state-from TEXT] [--step-from TEXT] [--limit TIME] [--disk MB] [--store] [--json]\n"
+    "                   [--dry-run] [--launcher TEXT] [options of elrun] [--] PROGRAM [arguments...]\n"
+    "\n"
+    "Rehearses failures with a real job on this machine. It runs the job twice: first undisturbed, then with the failures of\n"
+    "a plan. It says whether the final states are equal, and what the failures cost. The agents of all nodes are started\n"
+    "here, each as a node of its own: --nnodes N (or MIN:MAX: then MAX are started) and --nproc-per-node W. Other options of\n"
+    "elrun are given to each agent. Nothing but what chaos started is ever hit. All that it leaves is its work directory,\n"
+    "which it names; after Ctrl-C, too.\n"
+    "\n"
+    "The plan, drawn or from a file:\n"
+    "  --mtbf TIME        mean time between two failures (5s); exponentially distributed, from --seed\n"
+    "  --for TIME         no failure is drawn for later (60s after all workers run)\n"
+    "  --seed N           the same seed draws the same failures (1)\n"
+    "  --kinds KIND,...   which kinds are drawn; without it all that can run here, and why others cannot is said\n"
+    "  --plan FILE        the failures of this file. A run writes its own to WORK/plan, so it can be replayed exactly\n"
+    "\n"
+    "A plan has a failure per line: a time after the moment in which all workers run, or the number of a step; then\n"
+    "  12.5s   kill rank 1                    SIGKILL of a worker\n"
+    "  step 40 stop rank 0 for 1.5s           SIGSTOP, then SIGCONT\n"
+    "  20s     slow rank 2 to 25% for 3s      it runs for a quarter of the time only, by SIGSTOP and SIGCONT\n"
+    "  25s     kill-agent node 1 for 2s       a node is lost: SIGKILL of its agent and workers; after 2 s it comes back\n"
+    "  30s     coordinator for 1s             the same of the process that serves the rendezvous; with --store of `elrun store`\n"
+    "  40s     cut node 1 for 3s              its network is cut; as root, for each node then has a network of its own\n"
+    "  50s     fill for 4s                    the disk that {disk} names is full; as root\n"
+    "Rank R is worker R % W of node R / W, as ranks are at the beginning. A failure waits until what it hits is there.\n"
+    "\n"
+    "The job. In its words, and in --checkpoint-root, stands\n"
+    "  {run}    for the run's own directory. Whatever the program writes belongs there: where the disturbed run found the\n"
+    "           checkpoints of the undisturbed one, it would have nothing to do\n"
+    "  {disk}   for a disk of the run's own, in memory, of --disk MB (256), which `fill` fills. No other disk is ever filled\n"
+    "  --checkpoint-root DIR  the final checkpoints there are compared, bit by bit, as `elrun ckpt diff` does\n"
+    "  --state-from TEXT  the final state is the word that follows TEXT in the program's output, the last time it is there\n"
+    "                     (state=)\n"
+    "  --step-from TEXT   the number of a step follows TEXT (step=)\n"
+    "  --limit TIME       a disturbed run that takes longer is ended (ten times the undisturbed one, and two minutes)\n"
+    "  --store            the rendezvous is served by `elrun store`, a process of its own\n"
+    "  --work DIR         a directory that does not exist, or is empty (a new one in $TMPDIR or /tmp)\n"
+    "  --launcher TEXT    the same plan against the workers of another launcher: TEXT is its command, PROGRAM and arguments\n"
+    "                     follow it. {node}, {nnodes}, {nproc}, {host} and {port} are filled in; a worker is a process that\n"
+    "                     has RANK and LOCAL_RANK in its environment\n"
+    "  --dry-run          the plan, and what cannot be rehearsed here; nothing is started\n"
+    "  --json             a report for programs on standard output; what happens is told on standard error\n"
+    "Without --max-restarts, elrun gets --max-restarts 1000000: each failure may cost one.\n"
+    "\n"
+    "Exit codes: 0 the disturbed job finished, and its final state is that of the undisturbed one; 1 it finished with another\n"
+    "state; 2 it did not finish; 3 nothing can be said (the undisturbed run failed, no state was found, or the job ended before\n"
+    "the first failure); 64 usage, or a wrong plan; 66 no such plan; 70 the system refused what is needed; 78 contradictory\n"
+    "options; 128+n ended by signal n.\n"
+    "\n"
+    "  elrun chaos --mtbf 5s --for 30s --nproc-per-node 2 --no-python ./gpt --data TEXT --steps 500\n"
+    "  elrun chaos --kinds kill,kill-agent --nnodes 1:2 --nproc-per-node 2 --checkpoint-root {run}/ck --no-python \\\n"
+    "        ./gpt --data TEXT --steps 500 --zero 1 --checkpoint {run}/ck --every 50\n"
+    "  elrun chaos --plan plan --launcher 'torchrun --nproc_per_node {nproc} --max_restarts 1000' --nproc-per-node 2 -- \\\n"
+    "        train.py --snapshot {run}/snapshot.pt\n";
+
+/// What chaos gives each agent itself, or what it could not account for.
+constexpr std::array not_for_agents{"standalone",  "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id",          "local_addr",
+                                    "master_addr", "event_log", "master_port",  "health_port",   "print_completion", "exit_codes"};
+
+enum class Own : std::uint8_t { mtbf, time, seed, kinds, plan, work, state, step, limit, disk, store, json, launcher, dry_run, help };
+struct OwnOption {
+  std::string_view name;
+  Own which;
+  bool is_flag = false;
+};
+constexpr OwnOption own_options[] = {{"mtbf", Own::mtbf},         {"for", Own::time},
+                                     {"seed", Own::seed},         {"kinds", Own::kinds},
+                                     {"plan", Own::plan},         {"work", Own::work},
+                                     {"state_from", Own::state},  {"step_from", Own::step},
+                                     {"limit", Own::limit},       {"disk", Own::disk},
+                                     {"launcher", Own::launcher}, {"store", Own::store, true},
+                                     {"json", Own::json, true},   {"dry_run", Own::dry_run, true},
+                                     {"help", Own::help, true}};
+
+/// The words of a command line: chaos's own options are understood, elrun's are kept for its agents.
+class ChaosWords {
+ public:
+  ChaosWords(std::span<const std::string> words, const Machine& machine) : words_{words}, machine_{machine} {}
+
+  std::variant<ChaosOptions, Usage> parse() {
+    while (at_ < words_.size() && !is_over_ && words_[at_].size() > 1 && words_[at_][0] == '-') take_option();
+    if (asks_help_) return Usage{0, std::string{chaos_usage}};
+    options_.program.assign(words_.begin() + static_cast<std::ptrdiff_t>(at_), words_.end());
+    understand_agents();
+    check();
+    if (usage_.empty() && contradictions_.empty()) return std::move(options_);
+    std::string text = "usage: elrun chaos [options] [options of elrun] [--] PROGRAM [arguments...]   (elrun chaos --help explains them)\n";
+    for (const auto* problems : {&usage_, &contradictions_})
+      for (const std::string& problem : *problems) text += fmt::format("elrun: chaos: {}\n", printable(problem));
+    return Usage{usage_.empty() ? exit_code::contradiction : exit_code::usage, std::move(text)};
+  }
+
+ private:
+  void take_option() {
+    const std::string& token = words_[at_++];
+    if (token == "--") {
+      is_over_ = true;
+      return;
+    }
+    const auto equals = token.find('=');
+    std::string name = token.substr(0, equals);
+    std::ranges::replace(name, '-', '_');
+    std::optional<std::string> value;
+    if (equals != std::string::npos) value = token.substr(equals + 1);
+    const auto* const own = std::ranges::find_if(own_options, [&](const OwnOption& o) { return name == fmt::format("__{}", o.name); });
+    if (own != std::end(own_options) || token == "-h")
+      return take_own(token == "-h" ? OwnOption{"help", Own::help, true} : *own, std::move(value));
+    take_elruns(token, name.starts_with("__") ? name.substr(2) : std::string{}, std::move(value));
+  }
+
+  void take_own(const OwnOption& option, std::optional<std::string> value) {
+    const std::string shown = "--" + hyphened(option.name);
+    if (option.is_flag && value) return usage_.push_back(shown + ": takes no value");
+    if (!option.is_flag && !value) {
+      if (at_ >= words_.size()) return usage_.push_back(shown + ": needs a value");
+      value = words_[at_++];
+    }
+    const auto time = [&](Duration least) {
+      const auto parsed = parse_time(*value);
+      if (parsed && *parsed >= least) return *parsed;
+      usage_.push_back(fmt::format("{} {}: must be a time from {} to 24h, as 5s, 250ms or 10m", shown, *value, time_text(least)));
+      return least;
+    };
+    switch (option.which) {
+      case Own::mtbf: options_.mtbf = time(10ms); break;
+      case Own::time: options_.time = time(1ms), draws_ = true; break;
+      case Own::limit: options_.limit = time(1s); break;
+      case Own::seed: take_seed(*value); break;
+      case Own::kinds: take_kinds(*value); break;
+      case Own::plan: options_.plan_file = *value; break;
+      case Own::work: options_.work = *value; break;
+      case Own::state: options_.state_marks = {*value}; break;
+      case Own::step: options_.step_mark = *value; break;
+      case Own::disk: take_disk(*value); break;
+      case Own::launcher: take_launcher(*value); break;
+      case Own::store: options_.has_store = true; break;
+      case Own::json: options_.as_json = true; break;
+      case Own::dry_run: options_.dry_run = true; break;
+      case Own::help: asks_help_ = true; break;
+    }
+    if (value && value->empty() && option.which != Own::step) usage_.push_back(shown + ": is empty text");
+  }
+
+  void take_seed(const std::string& text) {
+    draws_ = true;
+    const auto seed = to_integer(text);
+    if (seed && *seed >= 0) options_.seed = static_cast<std::uint64_t>(*seed);
+    else usage_.push_back(fmt::format("--seed {}: must be a whole number, 0 or more", text));
+  }
+
+  void take_disk(const std::string& text) {
+    constexpr std::int64_t least = 1, most = 1 << 16;
+    const auto size = to_integer(text);
+    if (size && *size >= least && *size <= most) options_.disk_bytes = static_cast<std::uint64_t>(*size) << 20;
+    else usage_.push_back(fmt::format("--disk {}: must be a number of MiB from {} to {}", text, least, most));
+  }
+
+  void take_kinds(std::string_view text) {
+    draws_ = true;
+    while (!text.empty()) {
+      const std::string_view word = trimmed(text.substr(0, text.find(',')));
+      text = text.find(',') == std::string_view::npos ? std::string_view{} : text.substr(text.find(',') + 1);
+      const auto kind = fault_kind_of(word);
+      if (!kind) usage_.push_back(fmt::format("--kinds: `{}` is none of kill, stop, slow, cut, kill-agent, coordinator, fill", word));
+      else if (std::ranges::find(options_.kinds, *kind) == options_.kinds.end()) options_.kinds.push_back(*kind);
+    }
+  }
+
+  void take_launcher(const std::string& text) {
+    auto words = split_words(text);
+    if (words && !words->empty()) options_.launcher = *std::move(words);
+    else usage_.push_back(fmt::format("--launcher {}: must be a command; a quotation mark has no end, or there is no word", text));
+  }
+
+  // Whole names and letters only: an abbreviation is for the parser of elrun's options to judge.
+  void take_elruns(const std::string& token, std::string_view name, std::optional<std::string> value) {
+    const auto table = option_table();
+    const auto known = std::ranges::find_if(table, [&](const Option& o) {
+      return name.empty() ? token.size() == 2 && o.letter == token[1] : o.name == name || (name == "nproc" && o.name == "nproc_per_node");
+    });
+    options_.agent.push_back(token);
+    if (known == table.end()) return;
+    given_.push_back(known->name);
+    if (known->is_flag || value || at_ >= words_.size()) return note_value(*known, value.value_or(""));
+    options_.agent.push_back(words_[at_]);
+    note_value(*known, words_[at_++]);
+  }
+
+  void note_value(const Option& option, std::string value) {
+    if (option.name == "rdzv_conf") options_.rendezvous_conf = value;
+    if (option.name == "max_restarts") options_.gives_restarts = false;
+    if (std::ranges::find(not_for_agents, option.name) != not_for_agents.end())
+      contradictions_.push_back(
+          fmt::format("--{}: chaos starts the agents itself, and gives that to each of them; leave it out", option.name));
+  }
+
+  // As elrun itself understands them; only where the nodes meet is chaos's to say.
+  void understand_agents() {
+    std::vector<std::string> words{"--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1"};
+    words.insert(words.end(), options_.agent.begin(), options_.agent.end());
+    words.emplace_back("--");
+    words.insert(words.end(), options_.program.begin(), options_.program.end());
+    const Variables nothing;
+    Parsed parsed = Understanding{nothing, machine_, "elrun"}.launch(words);
+    if (const auto* launch = std::get_if<LaunchOptions>(&parsed)) {
+      options_.world = {launch->round.nodes_max, launch->workers};
+      options_.checkpoint_root = launch->checkpoint_root;
+      return;
+    }
+    const auto& [code, text] = std::get<Usage>(parsed);
+    if (code == 0) return usage_.push_back("--version and the like are options of elrun, without chaos");
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::size_t end = std::min(rest.find('\n'), rest.size());
+      constexpr std::string_view begin = "elrun: ";
+      const std::string_view line = rest.substr(0, end);
+      if (line.starts_with(begin)) (code == exit_code::contradiction ? contradictions_ : usage_).emplace_back(line.substr(begin.size()));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+
+  void check() {
+    constexpr std::uint32_t nodes_most = 64, workers_most = 1024;
+    const auto& [nodes, workers] = options_.world;
+    if (nodes > nodes_most || std::uint64_t{nodes} * workers > workers_most)
+      contradictions_.push_back(fmt::format("{} nodes of {} workers: chaos starts them all here, at most {} nodes and {} workers", nodes,
+                                            workers, nodes_most, workers_most));
+    if (workers == 0) contradictions_.push_back("--nproc_per_node 0: there would be nothing to disturb");
+    if (!options_.plan_file.empty() && (options_.mtbf || draws_))
+      contradictions_.push_back("--plan FILE says all failures: leave out --mtbf, --for, --seed and --kinds");
+    if (options_.plan_file.empty() && !options_.mtbf) options_.mtbf = 5s;
+    if (!options_.launcher.empty()) {
+      for (const std::string_view name : given_)
+        if (name != "nnodes" && name != "nproc_per_node" && name != "checkpoint_root")
+          contradictions_.push_back(fmt::format("--{} is an option of elrun: put what is meant into --launcher", name));
+      if (options_.has_store) contradictions_.push_back("--store belongs to elrun: leave it out with --launcher");
+    }
+    if (options_.has_store && nodes == 1)
+      contradictions_.push_back("--store needs several nodes: add --nnodes 2, for a single one has no rendezvous");
+  }
+
+  std::span<const std::string> words_;
+  const Machine& machine_;
+  std::size_t at_ = 0;
+  bool is_over_ = false, asks_help_ = false, draws_ = false;
+  std::vector<std::string_view> given_;  // elrun's options
+  std::vector<std::string> usage_, contradictions_;
+  ChaosOptions options_;
+};
+
+}  // namespace
+
+bool ChaosOptions::mentions(std::string_view place) const {
+  const auto has = [&](const std::string& word) { return word.find(place) != std::string::npos; };
+  return std::ranges::any_of(agent, has) || std::ranges::any_of(program, has) || std::ranges::any_of(launcher, has);
+}
+
+std::variant<ChaosOptions, Usage> parse_chaos(std::span<const std::string> words, const Machine& machine) {
+  return ChaosWords{words, machine}.parse();
+}
+
+std::string filled_in(std::string_view word, const Places& places) {
+  const std::pair<std::string_view, std::string> all[] = {{"{run}", places.run},
+                                                          {"{disk}", places.disk},
+                                                          {"{node}", fmt::to_string(places.node)},
+                                                          {"{nnodes}", fmt::to_string(places.nodes)},
+                                                          {"{nproc}", fmt::to_string(places.workers)},
+                                                          {"{host}", places.host},
+                                                          {"{port}", fmt::to_string(places.port)}};
+  std::string out;
+  while (!word.empty()) {
+    const auto* const place = std::ranges::find_if(all, [&](const auto& one) { return word.starts_with(one.first); });
+    if (place == std::end(all)) out += word.front(), word.remove_prefix(1);
+    else out += place->second, word.remove_prefix(place->first.size());
+  }
+  return out;
+}
+
+std::vector<std::string> node_command(const ChaosOptions& options, const Places& places, const std::string& elrun) {
+  std::vector<std::string> command;
+  const auto fill_in = [&](const std::vector<std::string>& words) {
+    for (const std::string& word : words) command.push_back(filled_in(word, places));
+  };
+  if (!options.launcher.empty()) {
+    fill_in(options.launcher);
+  } else {
+    command.push_back(elrun);
+    if (options.world.nodes == 1) command.insert(command.end(), {"--nnodes", "1"});  // whatever a scheduler's variables say
+    fill_in(options.agent);
+    if (options.gives_restarts) command.insert(command.end(), {"--max_restarts", "1000000"});
+    command.insert(command.end(), {"--event_log", fmt::format("{}/events.{}", places.run, places.node)});
+    if (options.world.nodes > 1) {
+      command.insert(command.end(), {"--node_rank", fmt::to_string(places.node), "--rdzv_backend", "c10d", "--rdzv_id", "chaos",
+                                     "--rdzv_endpoint", fmt::format("{}:{}", places.host, places.port)});
+      if (options.has_store)
+        command.insert(command.end(),
+                       {"--rdzv_conf", options.rendezvous_conf + (options.rendezvous_conf.empty() ? "" : ",") + "is_host=0"});
+    }
+    command.emplace_back("--");
+  }
+  fill_in(options.program);
+  return command;
+}
+
+std::optional<std::vector<std::string>> split_words(std::string_view text) {
+  std::vector<std::string> words;
+  std::string word;
+  bool is_word = false;
+  char quote = 0;
+  for (const char c : text) {
+    if (quote != 0) {
+      if (c == quote) quote = 0;
+      else word += c;
+    } else if (c == '"' || c == '\'') {
+      quote = c, is_word = true;
+    } else if (c == ' ' || c == '\t' || c == '\n') {
+      if (is_word) words.push_back(std::move(word));
+      word.clear(), is_word = false;
+    } else {
+      word += c, is_word = true;
+    }
+  }
+  if (quote != 0) return std::nullopt;
+  if (is_word) words.push_back(std::move(word));
+  return words;
+}
+
+}  // namespace elrun::inline v0::launcher

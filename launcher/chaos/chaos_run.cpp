@@ -1,0 +1,324 @@
+#include "launcher/chaos/chaos_run.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+#include <boost/asio/post.hpp>
+
+#include "lib/base/failure.hpp"
+#include "lib/base/printable.hpp"
+#include "lib/base/words.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr Duration look_interval = 20ms, slow_period = 20ms, slow_slice_min = 1ms;
+constexpr Duration last_words = 1s;     ///< Of the job, read after a launcher ended with success.
+constexpr Duration others_limit = 15s;  ///< Once a launcher ended with success, the others end soon.
+constexpr std::size_t event_log_max = 64 << 20;
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream file{path, std::ios::binary};
+  std::string text(event_log_max, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace
+
+// --- WorkerHolds ---
+
+WorkerHolds::~WorkerHolds() {
+  for (const auto& [fault, hold] : holds_) signal_process(hold.worker, SIGCONT);
+}
+
+bool WorkerHolds::stop(std::size_t fault, Fd worker) {
+  const bool there = signal_process(worker, SIGSTOP);
+  if (there) holds_[fault] = {std::move(worker), 0, false};
+  return there;
+}
+
+bool WorkerHolds::slow(std::size_t fault, Fd worker, std::uint32_t percent) {
+  if (!signal_process(worker, SIGCONT)) return false;
+  holds_[fault] = {std::move(worker), percent, true, std::make_unique<boost::asio::steady_timer>(loop_)};
+  turn(fault);
+  return true;
+}
+
+void WorkerHolds::turn(std::size_t fault) {
+  const auto found = holds_.find(fault);
+  if (found == holds_.end()) return;
+  Hold& hold = found->second;
+  hold.runs = !hold.runs;
+  if (!signal_process(hold.worker, hold.runs ? SIGCONT : SIGSTOP)) return;
+  const Duration runs = slow_period * hold.percent / 100;
+  hold.timer->expires_after(std::max(slow_slice_min, hold.runs ? runs : slow_period - runs));
+  hold.timer->async_wait([this, fault](const boost::system::error_code& error) {
+    if (!error) turn(fault);
+  });
+}
+
+void WorkerHolds::let_go(std::size_t fault) {
+  const auto found = holds_.find(fault);
+  if (found == holds_.end()) return;
+  signal_process(found->second.worker, SIGCONT);
+  holds_.erase(found);
+}
+
+// --- ChaosRun ---
+
+ChaosRun::ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, Setting setting, Say say,
+                   std::function<void()> over)
+    : clock_{clock},
+      setting_{std::move(setting)},
+      say_{std::move(say)},
+      over_{std::move(over)},
+      timer_{loop},
+      job_{loop, guard, clock, setting_.job, [this](std::string_view line) { saw(line); }, [this] { wake_in(Duration{0}); }},
+      holds_{loop},
+      rehearsal_{setting_.plan, setting_.job.options.world},
+      steps_{setting_.job.options.step_mark} {
+  for (const Fault& fault : setting_.plan) records_.push_back({.fault = fault});
+}
+
+Result<void> ChaosRun::start(Orphans& orphans) {
+  orphans_ = &orphans;
+  auto started = job_.start();
+  if (!started.ok()) job_.end_all(orphans);
+  else wake_in(look_interval);
+  return started;
+}
+
+void ChaosRun::abort() {
+  if (std::exchange(is_finished_, true)) return;
+  timer_.cancel();
+  for (std::size_t i = 0; i < records_.size(); ++i) holds_.let_go(i);
+  job_.end_all(*orphans_);
+}
+
+void ChaosRun::saw(std::string_view line) {
+  // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
+  if (first_success_ && clock_.now() - *first_success_ > last_words) return;
+  auto state = word_after(line, setting_.job.options.state_marks);
+  steps_.saw(line, clock_.now() - job_.began(), state.has_value());
+  if (state) state_ = std::move(state);
+}
+
+void ChaosRun::wake_in(Duration time) {
+  timer_.expires_after(time);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && !is_finished_) look();
+  });
+}
+
+void ChaosRun::look() {
+  const Instant now = clock_.now();
+  if (is_over()) return finish();
+  for (std::uint32_t node = 0; node < job_.nodes() && !first_success_; ++node)
+    if (const auto& ending = job_.ending(node); ending && ending->ok()) first_success_ = now;
+  if (first_success_ && now - *first_success_ > others_limit) {
+    notes_.push_back(fmt::format("the job is done, and after {} not all nodes had ended: they were killed", for_people(others_limit)));
+    return finish();
+  }
+  if (setting_.limit && now - job_.began() > *setting_.limit) {
+    in_time_ = false;
+    notes_.push_back(
+        fmt::format("the {} run took longer than its limit of {}, and was ended", setting_.job.name, for_people(*setting_.limit)));
+    return finish();
+  }
+  if (!zero_ && all_workers_run()) {
+    zero_ = now;
+    say_(fmt::format("{}: {} run", setting_.job.name, count_of(job_.nodes() * setting_.job.options.world.workers, "worker")));
+  }
+  if (zero_ && !first_success_) do_what_is_due();
+  wake_in(look_interval);
+}
+
+void ChaosRun::do_what_is_due() {
+  const Duration time = clock_.now() - *zero_;
+  if (!rehearsal_.may_act(time, steps_.highest())) return;
+  // A fault that began changes what there is for the next one.
+  for (bool has_begun = true; has_begun;) {
+    has_begun = false;
+    for (const FaultAction& action : rehearsal_.on(gather(time))) {
+      perform(action, clock_.now() - *zero_);
+      has_begun |= action.what == FaultAction::What::begin;
+    }
+  }
+}
+
+bool ChaosRun::all_workers_run() const {
+  const std::uint32_t workers = setting_.job.options.world.workers;
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node) {
+    std::vector<bool> there(workers);
+    for (const WorkerProcess& worker : job_.workers(node))
+      if (worker.local_rank < workers) there[worker.local_rank] = true;
+    if (std::ranges::find(there, false) != there.end()) return false;
+  }
+  return true;
+}
+
+// When every launcher has ended by itself; one that was lost does not come back to a job that is over.
+bool ChaosRun::is_over() const {
+  bool any_ended = false;
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node) {
+    if (job_.runs(node)) return false;
+    any_ended |= job_.ending(node).has_value();
+  }
+  return any_ended;
+}
+
+RehearsalFacts ChaosRun::gather(Duration time) const {
+  RehearsalFacts facts{.time = time, .step = steps_.highest()};
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node) {
+    NodeAtRehearsal& at = facts.nodes.emplace_back();
+    at.has_agent = job_.runs(node);
+    at.workers.resize(setting_.job.options.world.workers);
+    for (const WorkerProcess& worker : job_.workers(node))
+      if (worker.local_rank < at.workers.size()) at.workers[worker.local_rank] = true;
+  }
+  facts.has_coordinator = job_.has_store() ? job_.store_runs() : job_.coordinator().has_value();
+  return facts;
+}
+
+void ChaosRun::perform(const FaultAction& action, Duration time) {
+  FaultRecord& record = records_[action.fault];
+  const std::string what = plan_line(record.fault);
+  switch (action.what) {
+    case FaultAction::What::begin: {
+      const auto hit = begin(action.fault);
+      if (hit.ok()) record.began = time;
+      record.words = hit.ok() ? *hit : hit.failure().what;
+      say_(fmt::format("{:8.2f} s  {}: {}", seconds(time), what, record.words));
+      break;
+    }
+    case FaultAction::What::end:
+      end(action.fault);
+      record.ended = time;
+      if (record.began) say_(fmt::format("{:8.2f} s  {}: over", seconds(time), what));
+      break;
+    case FaultAction::What::leave_out:
+      record.words = fmt::format("left out: what it hits was not there for {}", for_people(fault_patience));
+      say_(fmt::format("{:8.2f} s  {}: {}", seconds(time), what, record.words));
+      break;
+  }
+}
+
+Result<std::string> ChaosRun::begin(std::size_t fault) {
+  const Fault& f = records_[fault].fault;
+  switch (f.kind) {
+    case FaultKind::kill:
+    case FaultKind::stop:
+    case FaultKind::slow: return hit_worker(fault);
+    case FaultKind::coordinator: return hit_coordinator(fault);
+    case FaultKind::kill_agent:
+      job_.lose(f.target);
+      lost_node_[fault] = f.target;
+      return fmt::format("node {} is lost", f.target);
+    case FaultKind::cut: ELRUN_TRY(setting_.job.networks->cut(f.target)); return fmt::format("node {} has no network", f.target);
+    case FaultKind::fill: ELRUN_TRY(setting_.disk->fill()); return std::string{"the disk is full"};
+  }
+  return invalid("no such kind");
+}
+
+Result<std::string> ChaosRun::hit_worker(std::size_t fault) {
+  const Fault& f = records_[fault].fault;
+  const std::uint32_t workers = setting_.job.options.world.workers;
+  for (const WorkerProcess& worker : job_.workers(f.target / workers)) {
+    if (worker.local_rank != f.target % workers) continue;
+    Fd process = hold_worker(worker);
+    const bool there = f.kind == FaultKind::kill   ? signal_process(process, SIGKILL)
+                       : f.kind == FaultKind::stop ? holds_.stop(fault, std::move(process))
+                                                   : holds_.slow(fault, std::move(process), f.percent);
+    if (there) return fmt::format("process {}, worker {} of node {}", worker.pid, worker.local_rank, f.target / workers);
+  }
+  return Failure{Code::not_found, Remedy::retry, "the worker has ended just now"};
+}
+
+Result<std::string> ChaosRun::hit_coordinator(std::size_t fault) {
+  if (job_.has_store()) {
+    job_.lose_store();
+    return std::string{"`elrun store` is lost"};
+  }
+  const auto node = job_.coordinator();
+  if (!node) return Failure{Code::not_found, Remedy::retry, "nobody serves the rendezvous just now"};
+  job_.lose(*node);
+  lost_node_[fault] = *node;
+  return fmt::format("node {}, which serves the rendezvous, is lost", *node);
+}
+
+void ChaosRun::end(std::size_t fault) {
+  const Fault& f = records_[fault].fault;
+  Result<void> done;
+  holds_.let_go(fault);
+  if (f.kind == FaultKind::cut) done = setting_.job.networks->mend(f.target);
+  if (f.kind == FaultKind::fill) setting_.disk->make_room();
+  const bool job_goes_on = !first_success_ && !is_finished_;
+  if (job_goes_on && f.kind == FaultKind::coordinator && job_.has_store()) done = job_.bring_back_store();
+  if (const auto node = lost_node_.find(fault); node != lost_node_.end() && job_goes_on) done = job_.bring_back(node->second);
+  if (!done.ok()) notes_.push_back(fmt::format("{}: {}", plan_line(f), message(done.failure())));
+}
+
+void ChaosRun::finish() {
+  is_finished_ = true;
+  over_at_ = clock_.now();
+  timer_.cancel();
+  for (const FaultAction& action : rehearsal_.finish()) end(action.fault);
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+    if (const auto& ending = job_.ending(node); ending && !ending->ok())
+      notes_.push_back(fmt::format("{} run: node {} ended with {}", setting_.job.name, node, describe(*ending)));
+  job_.end_all(*orphans_);
+  over_();
+}
+
+RunFacts ChaosRun::facts() const {
+  RunFacts facts{.in_time = in_time_,
+                 .state = state_,
+                 .step = steps_.highest(),
+                 .step_lines = steps_.lines(),
+                 .steps_again = steps_.again(),
+                 .step_span = steps_.span(),
+                 .step_gap = steps_.median_gap(),
+                 .notes = notes_};
+  facts.wall = (!in_time_ ? over_at_ : first_success_.value_or(job_.last_end())) - job_.began();
+  bool any_succeeded = false;
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node) {
+    const auto& ending = job_.ending(node);
+    if (!ending) continue;
+    any_succeeded |= ending->ok();
+    if (facts.exit_code == 0) facts.exit_code = ending->code();
+  }
+  if (any_succeeded) facts.exit_code = 0;
+  std::vector<std::string> events;
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+    events.push_back(text_of_file(fmt::format("{}/events.{}", setting_.job.directory, node)));
+  facts.times = times_said(events);
+  return facts;
+}
+
+std::vector<FaultRecord> ChaosRun::records() const {
+  std::vector<FaultRecord> records = records_;
+  if (!zero_) return records;
+  const Duration zero = *zero_ - job_.began();
+  for (FaultRecord& record : records) {
+    if (!record.began) continue;
+    Duration next = Duration::max();
+    for (const FaultRecord& other : records)
+      if (other.began && *other.began > *record.began) next = std::min(next, *other.began + zero);
+    record.pause = steps_.pause(*record.began + zero, next);
+  }
+  return records;
+}
+
+std::vector<std::string> ChaosRun::last_lines() const {
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+    if (const auto& ending = job_.ending(node); ending && !ending->ok()) return job_.last_lines(node);
+  return job_.last_lines(0);
+}
+
+}  // namespace elrun::inline v0::launcher

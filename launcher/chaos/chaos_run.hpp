@@ -1,0 +1,105 @@
+#pragma once
+/// \file Shell: one run of the job, undisturbed or by a plan: asks the Rehearsal what is due, does it, and notes what came of it.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "launcher/chaos/rehearsal.hpp"
+#include "launcher/chaos/rehearsed_job.hpp"
+#include "launcher/chaos/verdict.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Stopped workers: until a time is over, or again and again for a share of it. They go on when the object goes.
+class WorkerHolds {
+ public:
+  explicit WorkerHolds(boost::asio::io_context& loop) : loop_{loop} {}
+  ~WorkerHolds();
+  WorkerHolds(const WorkerHolds&) = delete;
+  WorkerHolds& operator=(const WorkerHolds&) = delete;
+  /// False where it has gone.
+  bool stop(std::size_t fault, Fd worker);
+  bool slow(std::size_t fault, Fd worker, std::uint32_t percent);
+  void let_go(std::size_t fault);
+
+ private:
+  struct Hold {
+    Fd worker;
+    std::uint32_t percent = 0;  // that it runs; 0: not at all
+    bool runs = true;
+    std::unique_ptr<boost::asio::steady_timer> timer{};
+  };
+  void turn(std::size_t fault);
+  boost::asio::io_context& loop_;
+  std::map<std::size_t, Hold> holds_;
+};
+
+/// Lives on the loop. `over` is called once, on the loop, when nothing of the run is left.
+class ChaosRun {
+ public:
+  struct Setting {
+    RehearsedSetting job;
+    std::vector<Fault> plan{};        ///< Empty: undisturbed.
+    std::optional<Duration> limit{};  ///< Of the whole run; none: it may take as long as it wants.
+    const SmallDisk* disk = nullptr;  ///< That `fill` fills.
+  };
+  using Say = std::function<void(const std::string&)>;
+  ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, Setting setting, Say say, std::function<void()> over);
+
+  /// A failure: nothing of it is left.
+  [[nodiscard]] Result<void> start(Orphans& orphans);
+  /// Ends all that is left of it, and says no more.
+  void abort();
+  [[nodiscard]] bool is_known(pid_t pid) const { return job_.is_known(pid); }
+
+  /// Once it is over.
+  [[nodiscard]] RunFacts facts() const;
+  [[nodiscard]] std::vector<FaultRecord> records() const;
+  /// The last lines of the output of the first node that failed.
+  [[nodiscard]] std::vector<std::string> last_lines() const;
+
+ private:
+  void saw(std::string_view line);
+  void wake_in(Duration time);
+  void look();
+  void do_what_is_due();
+  [[nodiscard]] bool all_workers_run() const;
+  [[nodiscard]] bool is_over() const;
+  [[nodiscard]] RehearsalFacts gather(Duration time) const;
+  void perform(const FaultAction& action, Duration time);
+  /// What was hit, in words; a failure: it was not there any more, or the system refused.
+  [[nodiscard]] Result<std::string> begin(std::size_t fault);
+  void end(std::size_t fault);
+  void finish();
+  [[nodiscard]] Result<std::string> hit_worker(std::size_t fault);
+  [[nodiscard]] Result<std::string> hit_coordinator(std::size_t fault);
+
+  const Clock& clock_;
+  Setting setting_;
+  Say say_;
+  std::function<void()> over_;
+  boost::asio::steady_timer timer_;
+  RehearsedJob job_;
+  WorkerHolds holds_;
+  Rehearsal rehearsal_;
+  StepTimeline steps_;
+  std::optional<std::string> state_;
+  std::optional<Instant> zero_;           // of the plan: all workers run
+  std::optional<Instant> first_success_;  // of a launcher that ended by itself
+  Instant over_at_{};
+  std::vector<FaultRecord> records_;
+  std::map<std::size_t, std::uint32_t> lost_node_;  // by the fault that took it
+  std::vector<std::string> notes_;
+  Orphans* orphans_ = nullptr;
+  bool in_time_ = true, is_finished_ = false;
+};
+
+}  // namespace elrun::inline v0::launcher

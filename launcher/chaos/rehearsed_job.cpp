@@ -1,0 +1,231 @@
+#include "launcher/chaos/rehearsed_job.hpp"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <boost/asio/buffer.hpp>
+
+#include "launcher/options/environment.hpp"
+#include "launcher/process/machine.hpp"
+#include "lib/base/failure.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr std::uint16_t port_inside = 29400;  // of a network that has nothing else in it
+constexpr std::size_t line_max = 16384, last_lines_max = 30;
+constexpr const char* guard_name = "elrun-guard";
+constexpr Duration end_limit = 5s;
+
+void kill_below(pid_t pid) {
+  for (const pid_t below : processes_below(pid))
+    if (process_name(below) != guard_name) ::kill(below, SIGKILL);
+}
+
+}  // namespace
+
+RehearsedJob::RehearsedJob(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, RehearsedSetting setting,
+                           std::function<void(std::string_view)> line, std::function<void()> changed)
+    : loop_{loop},
+      guard_{guard},
+      clock_{clock},
+      setting_{std::move(setting)},
+      line_{std::move(line)},
+      changed_{std::move(changed)},
+      nodes_(setting_.options.world.nodes) {}
+
+Result<void> RehearsedJob::start() {
+  began_ = last_end_ = clock_.now();
+  HeldPort port;
+  if (setting_.networks == nullptr) port = HeldPort::any(0);
+  port_ = setting_.networks != nullptr ? port_inside : port.number();
+  if (port_ == 0) return Failure{Code::io, Remedy::fix_config, "there is no free TCP port on this machine"};
+  port.release();
+  // Others leave logs there; elrun's agents tidy up, and where they have their sockets the names must be short.
+  if (!setting_.options.launcher.empty()) setting_.environment["TMPDIR"] = setting_.directory;
+  for (std::uint32_t node = 0; node < nodes(); ++node) ELRUN_TRY(open_output(node));
+  if (has_store()) {
+    store_log_ = Fd{::open((setting_.directory + "/store.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)};
+    if (!store_log_) return from_errno(errno, fmt::format("create {}/store.log", setting_.directory));
+    ELRUN_TRY(bring_back_store());
+  }
+  for (std::uint32_t node = 0; node < nodes(); ++node) ELRUN_TRY(start_node(node));
+  return {};
+}
+
+Places RehearsedJob::places(std::uint32_t node) const {
+  const ChaosOptions& options = setting_.options;
+  const std::string host = setting_.networks == nullptr ? "127.0.0.1" : NodeNetworks::address(has_store() ? nodes() : 0);
+  return {.run = setting_.directory,
+          .disk = setting_.directory + "/disk",
+          .node = node,
+          .nodes = options.world.nodes,
+          .workers = options.world.workers,
+          .host = host,
+          .port = port_};
+}
+
+Result<std::unique_ptr<Child>> RehearsedJob::spawn(std::vector<std::string> words, std::uint32_t network, int output,
+                                                   std::function<void(Ending)> ended) {
+  if (setting_.networks != nullptr) words = setting_.networks->inside(network, std::move(words));
+  const auto command =
+      resolve_command({.kind = Program::Kind::executable, .name = words.front()}, setting_.environment, look_up_file, "elrun");
+  const auto* const found = std::get_if<Command>(&command);
+  if (found == nullptr) return Failure{Code::not_found, Remedy::fix_config, std::get<NoCommand>(command).why};
+  const Fd null{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  Execution execution{found->path, std::move(words), setting_.environment};
+  execution.in = null.get();
+  execution.out = execution.err = output;
+  return Child::start(loop_, guard_, execution, std::move(ended));
+}
+
+Result<void> RehearsedJob::start_node(std::uint32_t node) {
+  Node& n = nodes_[node];
+  n.child.reset();  // the one before, which has ended
+  n.is_lost = false;
+  std::vector<std::string> words = node_command(setting_.options, places(node), setting_.elrun);
+  if (setting_.networks != nullptr && setting_.options.launcher.empty())
+    words.insert(words.begin() + 1, {"--local_addr", NodeNetworks::address(node)});
+  auto child = spawn(std::move(words), node, n.write_end.get(), [this, node, start = ++n.start](Ending ending) {
+    Node& ended = nodes_[node];
+    if (ended.is_lost || ended.start != start) return;
+    ended.ending = ending;
+    last_end_ = clock_.now();
+    changed_();
+  });
+  if (!child.ok()) return std::move(child).failure();
+  n.child = *std::move(child);
+  return {};
+}
+
+void RehearsedJob::lose(std::uint32_t node) {
+  Node& n = nodes_[node];
+  if (!n.child || n.ending) return;
+  n.is_lost = true;
+  const std::vector<pid_t> below = processes_below(n.child->pid());
+  ::kill(n.child->pid(), SIGKILL);
+  for (const pid_t pid : below)
+    if (process_name(pid) != guard_name) ::kill(pid, SIGKILL);
+}
+
+Result<void> RehearsedJob::bring_back(std::uint32_t node) { return nodes_[node].is_lost ? start_node(node) : Result<void>{}; }
+
+void RehearsedJob::lose_store() {
+  if (store_) ::kill(store_->pid(), SIGKILL);
+}
+
+Result<void> RehearsedJob::bring_back_store() {
+  store_.reset();
+  store_ended_ = false;
+  const Places where = places(0);
+  std::vector<std::string> words{setting_.elrun, "store", "--host", where.host, "--port", fmt::to_string(where.port)};
+  if (!setting_.options.rendezvous_conf.empty()) words.insert(words.end(), {"--rdzv_conf", setting_.options.rendezvous_conf});
+  auto store = spawn(std::move(words), nodes(), store_log_.get(), [this](Ending) { store_ended_ = true; });
+  if (!store.ok()) return std::move(store).failure();
+  store_ = *std::move(store);
+  return {};
+}
+
+std::optional<std::uint32_t> RehearsedJob::coordinator() const {
+  if (nodes() == 1) return runs(0) ? std::optional{0u} : std::nullopt;
+  for (std::uint32_t node = 0; node < nodes(); ++node) {
+    if (!runs(node)) continue;
+    const pid_t launcher = nodes_[node].child->pid();
+    if (listens_at(launcher, port_)) return node;
+  }
+  return std::nullopt;
+}
+
+bool RehearsedJob::runs(std::uint32_t node) const {
+  const Node& n = nodes_[node];
+  return n.child && !n.is_lost && !n.ending;
+}
+
+std::vector<WorkerProcess> RehearsedJob::workers(std::uint32_t node) const {
+  return runs(node) ? workers_below(nodes_[node].child->pid()) : std::vector<WorkerProcess>{};
+}
+
+bool RehearsedJob::is_known(pid_t pid) const {
+  return (store_ && store_->pid() == pid) || std::ranges::any_of(nodes_, [&](const Node& n) { return n.child && n.child->pid() == pid; });
+}
+
+void RehearsedJob::end_all(Orphans& orphans) {
+  for (Node& n : nodes_) {
+    if (!n.child) continue;
+    kill_below(n.child->pid());
+    n.child.reset();
+  }
+  store_.reset();
+  // Guards of agents remove their directories, and end then.
+  const Instant until = clock_.now() + end_limit;
+  const auto is_guard = [](pid_t pid) { return process_name(pid) == guard_name; };
+  (void)orphans.end(end_limit, is_guard);
+  const auto guards_left = [&] {
+    bool any = false;
+    for (const pid_t pid : child_processes())
+      if (pid != guard_.pid() && is_guard(pid) && ::waitpid(pid, nullptr, WNOHANG) == 0) any = true;
+    return any;
+  };
+  while (guards_left() && clock_.now() < until) std::this_thread::sleep_for(std::chrono::milliseconds{2});
+  for (Node& n : nodes_) {
+    n.write_end = Fd{};
+    if (!n.output) continue;
+    boost::system::error_code error;
+    n.output->cancel(error);
+    while (true) {
+      const ssize_t got = ::read(n.output->native_handle(), n.buffer.data(), n.buffer.size());
+      if (got <= 0) break;
+      take(n, {n.buffer.data(), static_cast<std::size_t>(got)});
+    }
+    if (!n.unfinished_line.empty()) take(n, "\n");
+  }
+}
+
+Result<void> RehearsedJob::open_output(std::uint32_t node) {
+  Node& n = nodes_[node];
+  const std::string log = fmt::format("{}/node{}.log", setting_.directory, node);
+  n.log.open(log, std::ios::binary | std::ios::app);
+  if (!n.log.is_open()) return from_errno(errno, "create " + log);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return from_errno(errno, "make a pipe for the output of a node");
+  n.write_end = Fd{ends[1]};
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  n.output = std::make_unique<boost::asio::posix::stream_descriptor>(loop_, ends[0]);
+  read_on(node);
+  return {};
+}
+
+void RehearsedJob::read_on(std::uint32_t node) {
+  Node& n = nodes_[node];
+  n.output->async_read_some(boost::asio::buffer(n.buffer), [this, node](const boost::system::error_code& error, std::size_t count) {
+    if (error) return;
+    take(nodes_[node], {nodes_[node].buffer.data(), count});
+    read_on(node);
+  });
+}
+
+void RehearsedJob::take(Node& node, std::string_view text) {
+  node.log.write(text.data(), static_cast<std::streamsize>(text.size()));
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    const std::string_view part = text.substr(0, end);
+    if (node.unfinished_line.size() < line_max) node.unfinished_line += part.substr(0, line_max - node.unfinished_line.size());
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+    line_(node.unfinished_line);
+    if (node.last_lines.size() == last_lines_max) node.last_lines.erase(node.last_lines.begin());
+    node.last_lines.push_back(std::exchange(node.unfinished_line, {}));
+  }
+  node.log.flush();
+}
+
+}  // namespace elrun::inline v0::launcher

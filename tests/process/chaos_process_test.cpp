@@ -1,0 +1,273 @@
+// `elrun chaos` with real jobs: the verdict, what it leaves behind, and what it refuses before anything starts.
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
+
+using namespace elrun::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder for one rehearsal: the work directory, and where its agents have theirs.
+class ChaosFolder {
+ public:
+  ChaosFolder() { fs::create_directory(runtime()); }
+  [[nodiscard]] std::string operator/(const std::string& name) const { return folder_ / name; }
+  [[nodiscard]] std::string work() const { return folder_ / "work"; }
+  [[nodiscard]] std::string runtime() const { return folder_ / "runtime"; }
+  void write(const std::string& name, const std::string& text) const { std::ofstream{folder_ / name} << text; }
+  /// A program of the shell.
+  [[nodiscard]] std::string script(const std::string& text) const {
+    write("script", "#!/bin/sh\n" + text);
+    fs::permissions(folder_ / "script", fs::perms::owner_all);
+    return folder_ / "script";
+  }
+  [[nodiscard]] std::unique_ptr<Job> start(std::vector<std::string> words) const {
+    words.insert(words.begin(), {"chaos", "--work", work()});
+    return elrun::test::start("elrun", std::move(words), {{"XDG_RUNTIME_DIR", runtime()}, {"OMP_NUM_THREADS", "1"}});
+  }
+
+  /// Processes that have the work directory in their words, and directories of agents: nothing, after a moment at most.
+  [[nodiscard]] std::vector<std::string> left_behind() const {
+    std::vector<std::string> left;
+    for (int look = 0; look < 200; ++look) {
+      left.clear();
+      for (const auto& entry : fs::directory_iterator{"/proc"}) {
+        if (entry.path().filename().string().find_first_not_of("0123456789") != std::string::npos) continue;
+        std::ifstream file{entry.path() / "cmdline", std::ios::binary};
+        const std::string words{std::istreambuf_iterator<char>{file}, {}};
+        if (words.find(work()) != std::string::npos) left.push_back(entry.path().filename());
+      }
+      for (const auto& entry : fs::directory_iterator{runtime()}) left.push_back(entry.path());
+      if (left.empty()) break;
+      std::this_thread::sleep_for(Wait{50});
+    }
+    return left;
+  }
+
+ private:
+  Folder folder_;
+};
+
+/// The report: the line of the output that begins with `{`, and what follows.
+nlohmann::json report_of(const Ended& ended) {
+  const auto begin = ended.output.find("\n{");
+  if (begin == std::string::npos) return {};
+  std::string text = ended.output.substr(begin + 1);
+  if (const auto end = text.rfind("}\n"); end != std::string::npos) text.resize(end + 1);
+  return nlohmann::json::parse(text, nullptr, false);
+}
+
+std::vector<std::string> gpt_words(const ChaosFolder& folder, unsigned steps, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words{"--no_python", "--", program_path("gpt")};
+  for (const std::string& word : gpt_arguments(folder / "text", steps, more)) words.push_back(word);
+  return words;
+}
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// A worker that prints a state which says how often it was restarted.
+constexpr const char* forgetful =
+    "i=0\nwhile [ $i -lt 20 ]; do i=$((i+1)); [ \"$RANK\" = 0 ] && echo step=$i; sleep 0.1; done\n"
+    "[ \"$RANK\" != 0 ] || echo \"done state=result$TORCHELASTIC_RESTART_COUNT\"\n";
+
+}  // namespace
+
+TEST_CASE("a Job under kill, stop, slow and the loss of a node ends in the state of the undisturbed run", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write(
+      "plan",
+      "step 10 kill rank 1\nstep 30 stop rank 0 for 300ms\nstep 40 slow rank 2 to 30% for 500ms\nstep 70 kill-agent node 1 for 500ms\n");
+  const auto chaos = folder.start(std::vector<std::string>{"--plan", folder / "plan", "--nnodes", "1:2", "--nproc_per_node", "2", "--json",
+                                                           "--rdzv_conf", "last_call_timeout=1", "--checkpoint_root", "{run}/ck"} +
+                                  gpt_words(folder, 150, {"--checkpoint", "{run}/ck", "--every", "25"}));
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  REQUIRE(ended.code == 0);
+  const auto report = report_of(ended);
+  REQUIRE(report.is_object());
+  CHECK(report["exit_code"] == 0);
+  CHECK(report["undisturbed"]["state"] == report["disturbed"]["state"]);
+  CHECK(report["checkpoints"]["outcome"] == "equal");
+  REQUIRE(report["faults"].size() == 4);
+  for (const auto& fault : report["faults"]) CHECK(fault["began_seconds"].is_number());
+  CHECK(report["disturbed"]["step"] == 150);
+  CHECK(report["disturbed"]["time"]["incidents"] >= 2);
+  CHECK(report["share_of_wall_time"] > 0);
+  CHECK(fs::exists(folder.work() + "/plan"));
+  CHECK(fs::exists(folder.work() + "/disturbed/node1.log"));
+  CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("the coordinator can be lost, as an agent or as a store", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "step 20 coordinator for 500ms\n");
+  std::vector<std::string> words{"--plan", folder / "plan", "--nnodes", "1:2", "--rdzv_conf", "last_call_timeout=1"};
+  if (GENERATE(false, true)) words.emplace_back("--store");
+  const auto chaos = folder.start(words + gpt_words(folder, 100));
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  CHECK(ended.says("the final states are equal: "));
+  CHECK(ended.says(words.back() == "--store" ? "`elrun store` is lost" : "serves the rendezvous, is lost"));
+  CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("a program that gives another result when it is restarted is found out", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "1s kill rank 1\n");
+  const auto chaos = folder.start({"--plan", folder / "plan", "--nproc_per_node", "2", "--no_python", folder.script(forgetful)});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == 1);
+  CHECK(ended.says("the final states differ: undisturbed result0, disturbed result1"));
+  CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("a job that does not survive, and one that nothing happened to, have exit codes of their own", "[chaos][process]") {
+  const ChaosFolder folder;
+  SECTION("it did not finish") {
+    folder.write("plan", "500ms kill rank 0\n");
+    const auto chaos = folder.start({"--plan", folder / "plan", "--max_restarts", "0", "--no_python", folder.script(forgetful)});
+    const Ended ended = finish(*chaos);
+    INFO(ended.output);
+    CHECK(ended.code == 2);
+    CHECK(ended.says("did not finish: exit code 137"));
+  }
+  SECTION("it took too long") {
+    folder.write("plan", "500ms stop rank 0 for 1h\n");
+    const auto chaos = folder.start({"--plan", folder / "plan", "--limit", "4s", "--no_python", folder.script(forgetful)});
+    const Ended ended = finish(*chaos);
+    INFO(ended.output);
+    CHECK(ended.code == 2);
+  }
+  SECTION("it ended before the first failure") {
+    folder.write("plan", "1h kill rank 0\n");
+    CHECK(finish(*folder.start({"--plan", folder / "plan", "--no_python", folder.script(forgetful)})).code == 3);
+  }
+  SECTION("the undisturbed run failed") {
+    folder.write("plan", "1s kill rank 0\n");
+    const auto chaos =
+        folder.start({"--plan", folder / "plan", "--max_restarts", "0", "--no_python", folder.script("echo about to fail; exit 7\n")});
+    const Ended ended = finish(*chaos);
+    INFO(ended.output);
+    CHECK(ended.code == 3);
+    CHECK(ended.says("about to fail"));
+    CHECK(ended.says("the undisturbed run failed (exit code 7)"));
+  }
+  CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("a rehearsal that is interrupted or killed leaves no process, and no file but in its work directory", "[chaos][process]") {
+  const int number = GENERATE(SIGINT, SIGTERM, SIGKILL);
+  const bool in_first_run = GENERATE(true, false);
+  const ChaosFolder folder;
+  folder.write("plan", "1ms stop rank 1 for 1h\n2ms slow rank 0 to 50% for 1h\n3ms kill-agent node 1 for 1h\n");  // the job stands still
+  const auto chaos = folder.start(std::vector<std::string>{"--plan", folder / "plan", "--nnodes", "1:2", "--nproc_per_node", "2",
+                                                           "--rdzv_conf", "last_call_timeout=1"} +
+                                  gpt_words(folder, in_first_run ? 100'000 : 200));
+  const bool has_begun = chaos->line(in_first_run ? "4 workers run" : "node 1 is lost", Wait{120000}).has_value();
+  INFO(chaos->output());
+  REQUIRE(has_begun);
+  chaos->signal(number);
+  CHECK(chaos->wait(Wait{30000}) == 128 + number);
+  const auto left = folder.left_behind();
+  INFO(fmt::format("{}", left));
+  CHECK(left.empty());
+}
+
+TEST_CASE("what cannot be rehearsed is refused before anything starts", "[chaos][process]") {
+  const ChaosFolder folder;
+  const auto refused = [&](std::vector<std::string> words, int code, const std::string& why) {
+    const Ended ended = finish(*folder.start(std::move(words)));
+    INFO(ended.output);
+    CHECK(ended.code == code);
+    CHECK(ended.says(why));
+    CHECK_FALSE(fs::exists(folder.work()));
+  };
+  folder.write("plan", "1s kill rank 9\nsoon kill rank 0\n");
+  refused({"--plan", folder / "plan", "a.py"}, 64, "line 1: `rank 9`: there are rank 0 to 0");
+  refused({"--plan", folder / "plan", "a.py"}, 64, "line 2: `soon` is no time");
+  refused({"--plan", folder / "no-plan", "a.py"}, 66, "no-plan");
+  folder.write("plan", "# nothing\n");
+  refused({"--plan", folder / "plan", "a.py"}, 64, "has no failure in it");
+  refused({"--kinds", "cut", "a.py"}, 78, "cut cannot be rehearsed here: the job has one node only");
+  refused({"--kinds", "fill", "a.py"}, 78, "fill cannot be rehearsed here: no word of the job has {disk}");
+  fs::create_directory(folder.work());
+  std::ofstream{folder.work() + "/mine"} << "x";
+  const Ended ended = finish(*folder.start({"a.py"}));
+  CHECK(ended.code == 78);
+  CHECK(ended.says("has something in it already"));
+  CHECK(fs::exists(folder.work() + "/mine"));
+}
+
+TEST_CASE("a plan is shown without starting anything, and can be replayed", "[chaos][process]") {
+  const ChaosFolder folder;
+  const std::vector<std::string> draw{"--mtbf",           "1s", "--for",    "20s", "--seed", "5", "--kinds", "kill,stop",
+                                      "--nproc_per_node", "2",  "--dry-run"};
+  const Ended drawn = finish(*folder.start(draw + std::vector<std::string>{"a.py"}));
+  INFO(drawn.output);
+  REQUIRE(drawn.code == 0);
+  CHECK_FALSE(fs::exists(folder.work()));
+  folder.write("plan", drawn.output);
+  const Ended again = finish(*folder.start({"--plan", folder / "plan", "--nproc_per_node", "2", "--dry-run", "a.py"}));
+  CHECK(again.code == 0);
+  CHECK(again.output == drawn.output);
+}
+
+TEST_CASE("the same plan runs under another launcher, whose workers are found by their environment", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "step 5 kill rank 1\nstep 10 stop rank 0 for 200ms\n");
+  const auto chaos = folder.start({"--plan", folder / "plan", "--nproc_per_node", "2", "--launcher",
+                                   program_path("elrun") + " --nproc_per_node {nproc} --max_restarts 9 --no_python", "--",
+                                   folder.script(forgetful), "{run}"});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == 1);  // it was restarted once
+  CHECK(ended.says("worker 1 of node 0"));
+  CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("as root, a node's network is cut and a small disk is filled", "[chaos][process]") {
+  if (::geteuid() != 0) {
+    WARN("SKIPPED: needs root");
+    return;
+  }
+  const ChaosFolder folder;
+  const bool fills = GENERATE(true, false);
+  folder.write("plan", fills ? "step 20 fill for 500ms\n" : "step 20 cut node 1 for 1500ms\n");
+  std::vector<std::string> words{"--plan", folder / "plan", "--disk", "16"};
+  if (!fills)
+    words.insert(words.end(), {"--nnodes", "1:2", "--rdzv_conf", "last_call_timeout=1,keep_alive_interval=0.1,keep_alive_max_attempt=5"});
+  const auto chaos = folder.start(
+      words +
+      gpt_words(folder, 100, fills ? std::vector<std::string>{"--checkpoint", "{disk}/ck", "--every", "5"} : std::vector<std::string>{}));
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  if (ended.code == 78 && ended.says("this machine gives no")) {
+    WARN("SKIPPED: namespaces are not allowed here");
+    return;
+  }
+  CHECK(ended.code == 0);
+  CHECK(ended.says(fills ? "the disk is full" : "node 1 has no network"));
+  CHECK(folder.left_behind().empty());
+  if (fills) {  // what was in it is gone with it
+    CHECK(fs::is_empty(folder.work() + "/disturbed/disk"));
+  }
+}

@@ -142,6 +142,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void load_or_begin();
   void open_saves();
   void receive_state();
+  void take_position_of_giver();
   void move_host_state();
   // Evaluations, evaluations.cpp.
   Evaluation run_evaluation(std::uint64_t count, const std::function<void(Slot&)>* forward);

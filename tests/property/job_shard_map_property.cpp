@@ -113,8 +113,8 @@ void any_remains(Rng& rng) {
   std::vector<Cut> cuts;
   for (const auto& cut : held) {
     MemberStatus s{.has_state = cut.has_value(), .knowledge = {5, 5, 5}};
-    if (cut) s.cut = *cut;
-    cuts.push_back(s.cut);
+    if (cut) s.held.cut = *cut;
+    cuts.push_back(s.held.cut);
     statuses.push_back(s);
   }
   const StateTransfer from = plan_state_transfer(layout, statuses, 5, cuts);
@@ -163,7 +163,7 @@ Layout two_unequal_units() { return lay_out({{"a", {{"w", DType::f32, {9 * 1024}
 bool is_complete(const Layout& layout, const ShardMap& h, const auto& is_left) {
   std::vector<MemberStatus> left;
   for (std::uint32_t r = 0; r < h.world(); ++r)
-    if (is_left(r)) left.push_back({.has_state = true, .knowledge = {5, 5, 5}, .cut = h.cuts[r]});
+    if (is_left(r)) left.push_back({.has_state = true, .knowledge = {5, 5, 5}, .held = {.cut = h.cuts[r]}});
   return plan_state_transfer(layout, left, 5, std::vector<Cut>(left.size())).complete;
 }
 
@@ -254,7 +254,7 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
                        .knowledge = {4, 5, 5},
                        .decision = {1.5f, true, 2.5f, 7},
                        .saved_step = 3,
-                       .cut = {4, 3, 2},
+                       .held = {{4, 3, 2}, {7, {{1, 2}}}, {3, 1}, {8, {{3, 4}}}},
                        .whole_parameters = false,
                        .node = "node.1"};
   const auto heard = decode_member_status(encode(s));
@@ -262,8 +262,11 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
   CHECK(*heard == s);
   MemberStatus wrong = s;
   for (const Cut& cut : {Cut{2, 2}, Cut{4, 0, 0}, Cut{4, 0, 3}, Cut{1, 0, 2}, Cut{~0u, 0, ~0u}}) {
-    wrong.cut = cut;
-    CHECK_FALSE(decode_member_status(encode(wrong)).ok());
+    for (Cut HeldCut::*which : {&HeldCut::cut, &HeldCut::next}) {
+      wrong.held = s.held;
+      wrong.held.*which = cut;
+      CHECK_FALSE(decode_member_status(encode(wrong)).ok());
+    }
   }
 }
 

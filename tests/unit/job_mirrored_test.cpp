@@ -141,6 +141,27 @@ TEST_CASE("one after the other can die, down to the last, and each time the shar
   }
 }
 
+TEST_CASE("a recut that some hear to be finished, and others do not, loses nothing", "[job][mirrored]") {
+  for (const int stage : {1, 3})
+    for (const Nodes& nodes : {Nodes{0, 1, 2, 3, 4}, Nodes{0, 0, 1, 1}})
+      for (std::uint32_t reached = 0; reached + 1 < nodes.size(); ++reached)
+        for (std::uint64_t at = 0; at < 12; ++at) {
+          INFO("mirrored(zero(" << stage << ")), " << text_of(nodes) << ", exchange " << at << " of the second generation reaches member "
+                                << reached << " alone");
+          const auto last = static_cast<std::uint32_t>(nodes.size()) - 1;
+          ElasticWorld world{last + 1,
+                             {{Fate::Kind::dies, last, stage == 1 ? 16u : 60u, false}, {Fate::Kind::splits, reached, at, false}},
+                             toy({.plan = mirrored_plan(stage)}),
+                             nodes};
+          auto& results = world.wait();
+          for (std::uint32_t i = 0; i < last; ++i) {
+            ended_alike(results[i]);
+            CHECK(results[i].steps.size() == 7);
+          }
+          CHECK_FALSE(said(world, "was lost"));
+        }
+}
+
 TEST_CASE("both holders of a shard that die together take it with them: all go back, and say so", "[job][mirrored]") {
   for (const int stage : {1, 2, 3})
     for (const bool saves : {true, false}) {

@@ -101,7 +101,7 @@ TEST_CASE("a state that is cut anew is sent whole: parts of the new world hash a
       for (std::uint32_t r = 0; r < 2; ++r) {
         const Part part{placement, 2, r, *memory};
         expected += part.state.hash_part(part.shards, r);
-        statuses.push_back({.has_state = true, .knowledge = {4, 4, 4}, .cut = part.shards.cuts[r]});
+        statuses.push_back({.has_state = true, .knowledge = {4, 4, 4}, .held = {.cut = part.shards.cuts[r]}});
       }
       statuses.push_back({});  // a newcomer
       const StateTransfer plan = plan_state_transfer(lay_out(two_units()), statuses, 4, after.cuts);

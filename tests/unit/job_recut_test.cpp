@@ -91,7 +91,7 @@ TEST_CASE("shards of several cuts go together, and what two members bring is giv
   using Shares = std::vector<std::vector<std::pair<std::uint64_t, std::uint64_t>>>;
   const auto shares_of = [&](const std::vector<Cut>& cuts) -> std::optional<Shares> {
     std::vector<MemberStatus> members;
-    for (const Cut& cut : cuts) members.push_back({.has_state = true, .knowledge = {5, 5, 5}, .cut = cut});
+    for (const Cut& cut : cuts) members.push_back({.has_state = true, .knowledge = {5, 5, 5}, .held = {.cut = cut}});
     const StateTransfer from = plan_state_transfer(layout, members, 5, cuts);
     if (!from.complete) return std::nullopt;
     Shares out;

@@ -64,6 +64,19 @@ TEST_CASE("a step for which members voted and that nobody knows to be decided is
   CHECK(settled.members == std::vector{Recovery::go_on, Recovery::go_on});
 }
 
+TEST_CASE("a recut that one member knows to be finished is finished by all who have their new shards, else by none", "[settle]") {
+  const Generation second{2, {{7, 8}}}, other{2, {{7, 9}}};
+  const Cut before{3, 1}, after{2, 1};
+  std::vector<MemberStatus> statuses{member(5, 5, 5), member(5, 5, 5), member(5, 5, 5)};
+  statuses[0].held = statuses[2].held = {.cut = before, .next = after, .next_in = second};
+  statuses[1].held = {.cut = {2, 0}, .recut_in = second};
+  statuses[2].held.next_in = other;  // of another coordinator's
+  settle_recut(statuses);
+  CHECK(statuses[0].held == HeldCut{.cut = after, .recut_in = second});
+  CHECK(statuses[1].held == HeldCut{.cut = {2, 0}, .recut_in = second});
+  CHECK(statuses[2].held == HeldCut{.cut = before});
+}
+
 TEST_CASE("an update that is left out leaves all parameters up to date", "[settle]") {
   std::vector<MemberStatus> statuses{member(5, 5, 5), member(4, 4, 5)};
   statuses[0].decision.finite = false;

@@ -19,6 +19,17 @@ Generation generation_from(ByteReader& r) {
   return g;
 }
 
+void put(ByteWriter& w, const Cut& cut) {
+  for (const std::uint32_t n : {cut.parts, cut.part, cut.count}) w.put(n);
+}
+
+Cut cut_from(ByteReader& r) {
+  Cut cut;
+  for (std::uint32_t* n : {&cut.parts, &cut.part, &cut.count}) *n = r.get<std::uint32_t>();
+  if (cut.part >= cut.parts || cut.count == 0 || cut.count > parts_held_max || cut.count > cut.parts) r.mark_broken();
+  return cut;
+}
+
 void put(ByteWriter& w, const UpdateValues& values) {
   w.put(values.kind);
   for (const std::uint32_t bits : values.bits) w.put(bits);
@@ -52,9 +63,10 @@ ByteVector encode(const MemberStatus& s) {
   put(w, s.voted_update);
   w.put(static_cast<std::uint8_t>(s.decision.stops));
   w.put(s.saved_step);
-  w.put(s.cut.parts);
-  w.put(s.cut.part);
-  w.put(s.cut.count);
+  put(w, s.held.cut);
+  put(w, s.held.recut_in);
+  put(w, s.held.next);
+  put(w, s.held.next_in);
   w.put(static_cast<std::uint8_t>(s.whole_parameters));
   w.put_text(s.node);
   w.put(static_cast<std::uint8_t>(s.device.kind));
@@ -84,9 +96,10 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.voted_update = values_from(r);
   s.decision.stops = r.get<std::uint8_t>() != 0;
   s.saved_step = r.get<std::uint64_t>();
-  s.cut.parts = r.get<std::uint32_t>();
-  s.cut.part = r.get<std::uint32_t>();
-  s.cut.count = r.get<std::uint32_t>();
+  s.held.cut = cut_from(r);
+  s.held.recut_in = generation_from(r);
+  s.held.next = cut_from(r);
+  s.held.next_in = generation_from(r);
   s.whole_parameters = r.get<std::uint8_t>() != 0;
   s.node = r.get_text(node_name_max);
   const auto kind = r.get<std::uint8_t>();
@@ -95,8 +108,8 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   const ByteSpan evaluation = r.get_bytes(evaluation_bytes_max);
   s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
-  if (kind > static_cast<std::uint8_t>(DeviceKind::cuda) || s.device.index < 0 || s.cut.part >= s.cut.parts || s.cut.count == 0 ||
-      s.cut.count > parts_held_max || s.cut.count > s.cut.parts || k.applied > k.decided || k.decided > k.voted || k.voted > k.applied + 1)
+  if (kind > static_cast<std::uint8_t>(DeviceKind::cuda) || s.device.index < 0 || k.applied > k.decided || k.decided > k.voted ||
+      k.voted > k.applied + 1)
     r.mark_broken();
   ELRUN_TRY(r.finish("a member's status"));
   return s;

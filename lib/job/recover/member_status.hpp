@@ -20,6 +20,16 @@
 
 namespace elrun::inline v0 {
 
+/// The shard that a member holds, and during a recut that could not be finished also the next one. A recut is finished by all or by none: who has all of its new shard keeps both
+/// until it hears that all have theirs. Where the generation ends before that, *settle* finds out whether any member heard it.
+struct HeldCut {
+  Cut cut{};
+  Generation recut_in{};  ///< In which the last recut was that this member knows to be finished by all.
+  Cut next{};             ///< All of that is there, too,
+  Generation next_in{};   ///< since the recut of that generation; number 0: it is not.
+  friend bool operator==(const HeldCut&, const HeldCut&) = default;
+};
+
 /// What one member brings. A newcomer has no state.
 struct MemberStatus {
   bool has_state = false;        ///< Parameters and moments of `knowledge.applied` steps,
@@ -31,7 +41,7 @@ struct MemberStatus {
   Decision decision{};          ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
   UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.
   std::uint64_t saved_step = 0;
-  Cut cut{};                      ///< The shard that it holds of what is sharded. Of replicated state that is all.
+  HeldCut held{};                 ///< Its shard of what is sharded. Of replicated state that is all.
   bool whole_parameters = true;   ///< Parameters outside of its shard are of the same step, too.
   std::string node;               ///< Where it runs,
   Device device{};                ///< and computes.

@@ -75,7 +75,7 @@ MemberStatus Job::Impl::status() const {
           .decision = decided_.decision(),
           .voted_update = decided_.updates().voted(),
           .saved_step = saves_.saved_step(),
-          .cut = state_.cut(),
+          .held = state_.held_cut(),
           .whole_parameters = state_.is_whole(),
           .node = host.session.place().node.value(),
           .device = host.device,
@@ -92,6 +92,8 @@ void Job::Impl::settle() {
   same_job_everywhere(world, agreements());
   expect(world, array_meeting_.meet(world));
   recovery_.gather(world, status(), plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
+  if (const HeldCut& mine = recovery_.statuses()[world.rank()].held; state_.held_cut().cut == mine.cut) state_.undo_recut();
+  else state_.finish_recut();
   const Settled& settled = recovery_.settled();
   if (held_.has_state() && settled.applies(world.rank())) {
     decided_.learn(settled.newest_step, settled.decided_in, *settled.decision);
@@ -177,17 +179,21 @@ void Job::Impl::open_saves() {
 void Job::Impl::receive_state() {
   const StateTransfer& from = recovery_.transfer();
   if (from.moves) {
-    // Cut short, it leaves a mixture in the memory of who gets all.
-    if (!from.held[world.rank()]) held_.spoil();
+    const bool brings = from.held[world.rank()].has_value();
+    if (!brings) held_.spoil();  // cut short, it leaves a mixture in the memory of who gets all
     if (state_.cut() != shards_.mine()) state_.begin_recut(shards_.mine());
     try {
       const Delivery moved = state_.transfer(from, recovery_.statuses(), shards_.map, world.rank());
       expect(world, world.exchange_arrays(moved.sends, moved.receives));
-      expect(world, world.agree({}));
     } catch (...) {
       state_.undo_recut();
       throw;
     }
+    // All of the new shard is here. Who gets everything has no old one: this is its state from here on, whatever the others hear. The others' old shards may be the
+    // only ones of their parts until all have their new ones.
+    if (brings) state_.await_recut(world.membership().generation);
+    else state_.finish_recut(), take_position_of_giver();
+    expect(world, world.agree({}));
     state_.finish_recut();
     if (from.newcomers[world.rank()]) held_.receive_state();
     const auto newcomers = std::ranges::count(from.newcomers, true);
@@ -196,10 +202,16 @@ void Job::Impl::receive_state() {
                                 newcomers, world.size()));
   }
   saves_.forget_restored();
-  if (!from.held[world.rank()]) decided_.take_decision(recovery_.giver().decision);
+  take_position_of_giver();
+  open_saves();
+}
+
+/// How far the job is, with a state that is this member's now.
+void Job::Impl::take_position_of_giver() {
+  const StateTransfer& from = recovery_.transfer();
+  if (!from.held[world.rank()]) decided_.take_decision(recovery_.giver().decision), held_.receive_state();
   saves_.set_saved_step(recovery_.giver().saved_step);
   decided_.go_on_at(world.membership(), recovery_.settled().newest_step, recovery_.giver().knowledge.decided_in);
-  open_saves();
 }
 
 void Job::Impl::move_host_state() {

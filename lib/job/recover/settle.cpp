@@ -35,6 +35,16 @@ Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint
   return check_decided_update(newest_step - 1, updates);
 }
 
+void settle_recut(std::span<MemberStatus> statuses) {
+  std::vector<Generation> finished;
+  for (const MemberStatus& s : statuses) finished.push_back(s.held.recut_in);
+  for (MemberStatus& s : statuses) {
+    const Generation in = s.held.next_in;
+    if (in.number > 0 && std::ranges::find(finished, in) != finished.end()) s.held = {s.held.next, in, {}, {}};
+    s.held.next = {}, s.held.next_in = {};
+  }
+}
+
 void bring_up_to_date(std::span<MemberStatus> statuses, const Settled& settled, bool whole_after_update) {
   for (std::uint32_t r = 0; r < statuses.size(); ++r) {
     MemberStatus& s = statuses[r];

@@ -31,13 +31,22 @@ void ModelState::allocate_anew(Cut cut) {
 }
 
 void ModelState::begin_recut(Cut to) {
-  old_ = Old{cut_, std::move(moments_)};
+  old_ = Old{cut_, std::move(moments_), {}};
   allocate(to);
 }
 
 void ModelState::finish_recut() {
-  if (std::exchange(old_, std::nullopt)) parameters_->keep_only(cut_);
+  const auto old = std::exchange(old_, std::nullopt);
+  if (!old) return;
+  recut_in_ = old->awaits;
+  parameters_->keep_only(cut_);
 }
+
+void ModelState::await_recut(const Generation& in) {
+  if (old_) old_->awaits = in;
+}
+
+HeldCut ModelState::held_cut() const { return old_ ? HeldCut{old_->cut, recut_in_, cut_, old_->awaits} : HeldCut{cut_, recut_in_, {}, {}}; }
 
 void ModelState::undo_recut() {
   if (!old_) return;

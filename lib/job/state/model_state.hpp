@@ -25,6 +25,7 @@
 #include "checkpoint/format/model.hpp"
 #include "lib/device/memory.hpp"
 #include "lib/job/declare/layout.hpp"
+#include "lib/job/recover/member_status.hpp"
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/state/arena.hpp"
 #include "lib/job/state/delivery.hpp"
@@ -62,6 +63,10 @@ class ModelState {
   void begin_recut(Cut to);
   void finish_recut();
   void undo_recut();
+  /// All of the new shard has arrived, and whether all others have theirs is not known yet: both are kept. `in`: the generation of the recut.
+  void await_recut(const Generation& in);
+  /// As members tell each other; see HeldCut.
+  [[nodiscard]] HeldCut held_cut() const;
 
   /// All parameters at their addresses. Empty where they are sharded on a device.
   [[nodiscard]] const PagedArena& parameters() const { return parameters_->pages(); }
@@ -134,8 +139,10 @@ class ModelState {
   struct Old {
     Cut cut;
     std::vector<Arena<float>> moments;
+    Generation awaits{};  // of the recut, once all of the new shard has arrived
   };
   std::optional<Old> old_;     // during a recut
+  Generation recut_in_{};      // the last one that all members finished, as far as is known here
   Arena<float> frozen_zeros_;  // what a checkpoint's moments of frozen tensors are
   Arena<UpdateRun> updates_;   // in this rank's shard
   std::uint64_t update_tiles_ = 0;

@@ -81,7 +81,7 @@ Result<PartRecord> Act::part_of(const PartVote& vote) const {
   if (text->size() != vote.part_bytes || crc32c(*text) != vote.part_crc)
     return told({Code::corrupt, Remedy::fix_config, "it has another length or checksum than its vote"});
   ELRUN_TRY_ASSIGN(PartRecord part, decode_part(*text, path.string()));
-  if (const auto shard = on.root.of_reading(ShardReader::open(files(), directory(), part.file));
+  if (const auto shard = on.root.of_reading(look_into_shard(files(), directory(), part.file));
       !shard.ok() && !ELRUN_PLANTED(failed_look_counts))
     return told(shard.failure());
   return part;

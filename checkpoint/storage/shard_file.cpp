@@ -54,6 +54,7 @@ Result<PartRecord> write_open(WritableFile& file, const ShardLayout& layout) {
 
 Result<PartRecord> write_shard(Files& files, const Path& directory, const ShardLayout& layout) {
   const Path path = directory / layout.part.file.name;
+  ELRUN_TRY(decode_shard_header(layout.header, layout.part.file.bytes, path.string()));
   ELRUN_TRY_ASSIGN(auto file, files.create(path));
   auto part = write_open(*file, layout);
   if (!part.ok()) {
@@ -63,8 +64,14 @@ Result<PartRecord> write_shard(Files& files, const Path& directory, const ShardL
   return part;
 }
 
-Result<ShardReader> ShardReader::open(Files& files, const Path& directory, const FileRecord& record) {
-  const Path path = directory / record.name;
+namespace {
+
+struct OpenedShard {
+  std::unique_ptr<ReadableFile> file;
+  ByteVector header, table;  // as the record has them
+};
+
+Result<OpenedShard> open_shard(Files& files, const Path& path, const FileRecord& record) {
   ELRUN_TRY_ASSIGN(auto file, files.open(path));
   ELRUN_TRY_ASSIGN(const std::uint64_t size, file->size());
   if (size != record.bytes) return corrupt(fmt::format("{} has {} bytes, the manifest says {}", path.string(), size, record.bytes));
@@ -73,16 +80,29 @@ Result<ShardReader> ShardReader::open(Files& files, const Path& directory, const
   if (const std::uint32_t crc = crc32c(header); crc != record.header_crc)
     return corrupt(fmt::format("{}: the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", path.string(),
                                record.header_bytes, crc, record.header_crc));
-  ELRUN_TRY_ASSIGN(const ShardHeader parsed, decode_shard_header(header, size, path.string()));
   ByteVector table(record.bytes - record.table_offset);
   ELRUN_TRY(file->read_at(record.table_offset, table));
   if (const std::uint32_t crc = crc32c(table); crc != record.table_crc)
     return corrupt(fmt::format("{}: the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}", path.string(),
                                record.table_offset, record.bytes, crc, record.table_crc));
-  ShardReader reader{std::move(file), path, record};
-  reader.table_.resize(table.size() / 4);
-  std::memcpy(reader.table_.data(), table.data(), reader.table_.size() * 4);
-  reader.bytes_read_ = header.size() + table.size();
+  return OpenedShard{std::move(file), std::move(header), std::move(table)};
+}
+
+}  // namespace
+
+Result<void> look_into_shard(Files& files, const Path& directory, const FileRecord& record) {
+  ELRUN_TRY(open_shard(files, directory / record.name, record));
+  return {};
+}
+
+Result<ShardReader> ShardReader::open(Files& files, const Path& directory, const FileRecord& record) {
+  const Path path = directory / record.name;
+  ELRUN_TRY_ASSIGN(OpenedShard shard, open_shard(files, path, record));
+  ELRUN_TRY(decode_shard_header(shard.header, record.bytes, path.string()));
+  ShardReader reader{std::move(shard.file), path, record};
+  reader.table_.resize(shard.table.size() / 4);
+  std::memcpy(reader.table_.data(), shard.table.data(), reader.table_.size() * 4);
+  reader.bytes_read_ = shard.header.size() + shard.table.size();
   return reader;
 }
 

@@ -13,8 +13,12 @@ namespace elrun::inline v0 {
 
 /// Writes the shard that `layout` describes, syncs it, and returns its part with all checksums. The header is written
 /// last: a file that was torn before begins with zeros, and no reader takes it for a shard. After a failure the file
-/// is removed, and never tried again under this name.
+/// is removed, and never tried again under this name. A header that no reader would take fails before anything is written.
 Result<PartRecord> write_shard(Files& files, const Path& directory, const ShardLayout& layout);
+
+/// Looks whether a shard has its record's length, header and block table, by their checksums. What the header says was checked by its writer: reading it again costs milliseconds of a
+/// core in a large model, and one process may look into the shards of thousands.
+Result<void> look_into_shard(Files& files, const Path& directory, const FileRecord& record);
 
 /// A shard whose length, header and block table have been checked.
 class ShardReader {

@@ -144,10 +144,8 @@ Result<ReadManifest> verify_manifest(Files& files, const Path& directory, const 
 
 Result<void> verify_shards(Files& files, const Path& directory, const Manifest& manifest, std::span<const std::uint32_t> numbers,
                            unsigned at_once) {
-  return all_in_parallel(numbers.size(), at_once, [&](std::size_t i) -> Result<void> {
-    ELRUN_TRY(ShardReader::open(files, directory, manifest.files[numbers[i]]));
-    return {};
-  });
+  return all_in_parallel(numbers.size(), at_once,
+                         [&](std::size_t i) -> Result<void> { return look_into_shard(files, directory, manifest.files[numbers[i]]); });
 }
 
 Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,

@@ -195,6 +195,7 @@ TEST_CASE("a rank that votes yes and whose files the leader does not see ends th
     files.overwrite(directory / shard_name(2, 3), content);
     why = job.ranks[0].commit(ticket, votes, owner).failure();
   }
+  CHECK(why.rank == Rank{2});
   CHECK_THAT(message(why), Contains("rank 2") && Contains(part_name(2, 3)) && Contains("do all nodes see the same /ckpts?"));
   CHECK(files.list("/ckpts/ckpt").value().empty());
   CHECK(said(job.save(10)) == "");
@@ -202,36 +203,40 @@ TEST_CASE("a rank that votes yes and whose files the leader does not see ends th
 
 namespace {
 
-/// How many operations one process has under way at a time. Each one of `meeting` waits for others until there are `most`, so a process that makes fewer is found out.
+/// How many operations one process has under way at a time. The first ones of each kind wait for others of it until there are `most`, so a process that makes fewer is
+/// found out.
 class AtOnce {
  public:
-  AtOnce(std::string verb, std::string in_name, std::size_t most) : verb_{std::move(verb)}, in_name_{std::move(in_name)}, most_{most} {}
+  struct Kind {
+    std::string verb, in_path;
+    std::uint64_t count = 0;
+    std::size_t waiting = 0, seen = 0;  // at a time
+    bool has_waited_in_vain = false;
+  };
+  AtOnce(std::size_t most, std::vector<Kind> kinds) : most_{most}, kinds_{std::move(kinds)} {}
   Result<void> operator()(const char* verb, const Path& path) {
     std::unique_lock lock{mutex_};
     ++operations_;
-    if (verb != verb_ || path.string().find(in_name_) == std::string::npos) return {};
-    ++of_interest_;
-    seen_ = std::max(seen_, ++waiting_);
-    changed_.notify_all();
-    changed_.wait_for(lock, 20s, [&] { return seen_ >= most_; });
-    --waiting_;
+    for (Kind& kind : kinds_) {
+      if (kind.verb != verb || path.string().find(kind.in_path) == std::string::npos) continue;
+      ++kind.count;
+      kind.seen = std::max(kind.seen, ++kind.waiting);
+      changed_.notify_all();
+      const bool in_vain = !changed_.wait_for(lock, 20s, [&] { return kind.seen >= most_ || kind.has_waited_in_vain; });
+      kind.has_waited_in_vain |= in_vain;
+      --kind.waiting;
+    }
     return {};
   }
-  void begin() {
-    const std::lock_guard lock{mutex_};
-    operations_ = of_interest_ = 0, seen_ = waiting_ = 0;
-  }
-  [[nodiscard]] std::size_t seen() const { return seen_; }
+  [[nodiscard]] const std::vector<Kind>& kinds() const { return kinds_; }
   [[nodiscard]] std::uint64_t operations() const { return operations_; }
-  [[nodiscard]] std::uint64_t of_interest() const { return of_interest_; }
 
  private:
-  const std::string verb_, in_name_;
   const std::size_t most_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::uint64_t operations_ = 0, of_interest_ = 0;
-  std::size_t seen_ = 0, waiting_ = 0;
+  std::vector<Kind> kinds_;
+  std::uint64_t operations_ = 0;
 };
 
 }  // namespace
@@ -246,8 +251,7 @@ TEST_CASE(
   for (const std::uint64_t step : {10, 20, 30}) REQUIRE(said(job.save(step)) == "");
 
   // What comes next is a process of its own, which has looked into none of them.
-  AtOnce looks{"open", "part.json", at_once};
-  ForwardingFiles view{files, std::ref(looks)};
+  ForwardingFiles view{files};
   Checkpointer leader{view, job.clock, job.log, "/ckpts", job.leader, at_once};
   REQUIRE(said(leader.start_with_state()) == "");
   const SaveTicket ticket = leader.begin_save(40).value();
@@ -256,26 +260,28 @@ TEST_CASE(
     fill(job.table, job.held[rank], 40);
     votes.push_back(job.ranks[rank].write_part(ticket, job.held[rank].fragments));
   }
+  // `per_shard` operations of a shard are among those that are made at once.
   const auto ms = [&](const AtOnce& counted, std::uint64_t per_shard) {
+    for (const AtOnce::Kind& kind : counted.kinds()) {
+      INFO(kind.verb << " " << kind.in_path);
+      CHECK(kind.count >= ranks);
+      CHECK(kind.seen == at_once);
+    }
     const std::uint64_t in_parallel = per_shard * ranks;
     REQUIRE(counted.operations() >= in_parallel);
     return counted.operations() - in_parallel + (in_parallel + at_once - 1) / at_once;
   };
-  looks.begin();
+  AtOnce looks{at_once, {{"open", "part.json"}, {"open", ".safetensors"}}};
+  view.before = std::ref(looks);
   REQUIRE(said(leader.commit(ticket, votes, [] { return Result<void>{}; })) == "");
-  CHECK(looks.of_interest() == ranks);  // the part of each rank
-  CHECK(looks.seen() == at_once);
   const std::uint64_t before_commit = ms(looks, 3 + 4);  // a part is opened and read, a shard, too: length, header and table
   WARN(fmt::format("{} shards: {} ms from the votes to the acknowledgement, at 1 ms per operation and {} at once", ranks, before_commit,
                    at_once));
   CHECK(before_commit <= 2000);
 
-  AtOnce removals{"remove", ".safetensors", at_once};
+  AtOnce removals{at_once, {{"open", ".safetensors"}, {"remove", "-of-04096."}}};
   view.before = std::ref(removals);
-  removals.begin();
   REQUIRE(said(leader.retain(3)) == "");
-  CHECK(removals.of_interest() == ranks);
-  CHECK(removals.seen() == at_once);
   const std::uint64_t retention = ms(removals, 2 * 4 + 2);  // two that are kept are looked into; the shards and parts of one go
   WARN(fmt::format("{} shards: {} ms of the first retention after a start, at 1 ms per operation and {} at once", ranks, retention,
                    at_once));

@@ -65,7 +65,7 @@ class Checkpointer {
   Result<void> open_root();
 
   /// Leader. Makes the root when it is absent, claims the next fence, goes on from the checkpoint that `decide` (resume.hpp) chooses, and
-  /// quarantines the damaged ones that it met. Fails with `corrupt` when there were checkpoints and none can be used, and with `not_found`
+  /// quarantines the damaged ones that it met. Fails with `corrupt` when there were checkpoints and none can be used, `io` where some of them cannot be read, and with `not_found`
   /// when one was acknowledged and is missing, by the storage itself or by `outside`: before it has written anything, unless
   /// `Saver::begin_anew` gives it up. A job is never silently begun again, or set back. Where the root cannot be written and holds
   /// a checkpoint that can be used, that one is the choice, without a fence: then only a `start_with_state()` that succeeds permits saves.

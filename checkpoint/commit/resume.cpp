@@ -210,7 +210,8 @@ struct Walk {
   std::optional<LookedInto> choice{};
   std::vector<std::string> passed_over{}, suspects{};
   std::vector<LookedInto> to_mark{};
-  bool is_suspect = false;  // the choice
+  bool is_suspect = false;      // the choice
+  bool has_unreadable = false;  // among those that were passed over
 };
 
 /// One that has not been looked into, or the whole walk.
@@ -233,6 +234,7 @@ std::variant<LookInto, Walk> walk_back(const Findings& findings) {
       case LookedInto::As::removed: break;
       case LookedInto::As::damaged: walk.to_mark.push_back(*at); [[fallthrough]];
       case LookedInto::As::unreadable:
+        walk.has_unreadable |= at->as == LookedInto::As::unreadable;
         walk.passed_over.push_back(at->as == LookedInto::As::damaged
                                        ? fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", name, at->why)
                                        : fmt::format("checkpoint {} cannot be read, going back to the one before it: {}", name, at->why));
@@ -283,7 +285,11 @@ std::variant<LookInto, Resumption, Failure> decide(const Findings& findings) {
   Walk& walk = std::get<Walk>(walked);
   const std::optional<CheckpointId> from = walk.choice ? std::optional{walk.choice->id} : std::nullopt;
   auto allowed = resume(findings.view, from, walk.passed_over, findings.begin_anew);
-  if (auto* no = std::get_if<Failure>(&allowed)) return std::move(*no);
+  if (auto* no = std::get_if<Failure>(&allowed)) {
+    // None can be used, but of some nobody knows yet: a storage that cannot be read for a while must not move anybody to give them up.
+    if (no->code == Code::corrupt && walk.has_unreadable) no->code = Code::io, no->remedy = Remedy::retry;
+    return std::move(*no);
+  }
   GoOn& go = std::get<GoOn>(allowed);
 
   Resumption result{.from = from, .why = reason(walk), .to_mark = std::move(walk.to_mark), .gives_up = std::move(go.gives_up)};

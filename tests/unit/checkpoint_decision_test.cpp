@@ -101,6 +101,12 @@ TEST_CASE("the decision: a root of which none can be used stops the job, and so 
   const auto none = decided(three_found(), {{10, damaged}, {20, damaged}, {30, damaged}});
   REQUIRE(std::holds_alternative<Failure>(none));
   CHECK(std::get<Failure>(none).code == Code::corrupt);
+  CHECK(std::get<Failure>(none).remedy == Remedy::fix_config);
+  const auto none_now = decided(three_found(), {{10, damaged}, {20, unreadable}, {30, damaged}});  // it may be readable some time later
+  REQUIRE(std::holds_alternative<Failure>(none_now));
+  CHECK(std::get<Failure>(none_now).code == Code::io);
+  CHECK(std::get<Failure>(none_now).remedy == Remedy::retry);
+  CHECK_THAT(std::get<Failure>(none_now).what, Contains("none of the 3 checkpoints under"));
   Findings lost = three_found();
   lost.view.witnesses.push_back({{40, 1, 1}, this_root, "the agent of node a says so", true});
   const auto missed = decided(lost);

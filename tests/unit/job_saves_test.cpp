@@ -317,6 +317,21 @@ TEST_CASE(
   CHECK(next.saves.restored().notes.empty());
 }
 
+TEST_CASE("a start waits where no checkpoint can be read, although the storage lists them", "[job_saves]") {
+  FaultyFiles files;
+  Saving first{files, 1, {.directory = "/root", .every = 3}};
+  (void)first.saves.restore();
+  for (const std::uint64_t step : {3, 6}) first.saves.save(step, host_state);
+  Saving next{files, 2, {.directory = "/root", .final_wait = 90s}};
+  files.broken = [](const Path& path) { return path.filename() == "MANIFEST.json" ? EIO : 0; };
+  next.while_waiting = [&] {
+    if (next.clock.now() >= Instant{} + 2s) files.broken = {};
+  };
+  REQUIRE(next.saves.restore().has_value());
+  CHECK(next.saves.restored().step == 6);
+  CHECK(next.said("none of the 2 checkpoints under /root can be used"));
+}
+
 TEST_CASE("a start whose storage never answers ends the job once its time is over; what a person has to change ends it at once",
           "[job_saves]") {
   FaultyFiles files;

@@ -46,8 +46,9 @@ void CheckpointTruth::check_parts(const CheckpointId& id, std::uint32_t world) c
     if (!parts.contains(rank)) throw Broken{fmt::format("{} is to be committed without the part of rank {}", to_string(id), rank)};
 }
 
-void CheckpointTruth::check_choice(const std::optional<CheckpointId>& choice) const {
-  const auto promised = promises();
+void CheckpointTruth::check_choice(const std::optional<CheckpointId>& choice, FenceNumber own, std::uint64_t before) const {
+  auto promised = promises();
+  std::erase_if(promised, [&](const CheckpointId& id) { return id.fence > own && saves_.at(id).promised > before; });
   if (promised.empty()) return;
   if (!choice || !came_from(saves_.at(*choice).state, saves_.at(promised.front()).state))
     throw Broken{fmt::format("{} was acknowledged, and a job goes on from {}", to_string(promised.front()),

@@ -40,13 +40,17 @@ class CheckpointTruth {
   /// Acknowledged, and neither damaged nor lost; the newest first.
   [[nodiscard]] std::vector<CheckpointId> promises() const;
   [[nodiscard]] std::vector<CheckpointId> all_lost() const;
+  /// How many checkpoints were acknowledged so far.
+  [[nodiscard]] std::uint64_t promises_made() const { return promises_; }
 
   // --- the rules ---
 
   /// A manifest names what every rank has written.
   void check_parts(const CheckpointId& id, std::uint32_t world) const;
-  /// What was acknowledged is never lost: a job goes on from the newest promise, or from a state that came from it.
-  void check_choice(const std::optional<CheckpointId>& choice) const;
+  /// What was acknowledged is never lost: a job goes on from the newest promise, or from a state that came from it. A start with the fence
+  /// `own` that was overtaken by a later fence owes nothing to what was acknowledged under that one since the start began, when
+  /// `promises_made()` was `before`: it may be frozen before it says what it chose, and saves nothing any more.
+  void check_choice(const std::optional<CheckpointId>& choice, FenceNumber own, std::uint64_t before) const;
   /// There is one timeline: each checkpoint of it came from the one before it, and the state that a job goes on with from the last.
   void check_line(const std::vector<CheckpointId>& line, const History* state) const;
 

@@ -189,15 +189,16 @@ void CheckpointWorld::start(const Who& m) {
     if (const auto record = decode_acknowledgement(as_bytes(remembered_), "agent"); record.ok())
       outside.push_back(witness(*record, "an agent", true));
   const std::uint64_t faults = faults_fired_;
+  const std::uint64_t promises = truth_.promises_made();
   m->marked = quarantined();
   const auto begun = on_storage(
       m, "a start", [&] { return m->has_state ? m->saver->start_with_state(outside) : m->saver->start({.witnesses = outside}); });
   ++ran_.starts;
   if (!begun.ok()) return start_failed(m, begun.failure(), faults_fired_ != faults);
-  started(m, *begun);
+  started(m, *begun, promises);
 }
 
-void CheckpointWorld::started(const Who& m, const Start& start) {
+void CheckpointWorld::started(const Who& m, const Start& start, std::uint64_t promises) {
   said(fmt::format("process {}: fence {} of generation {}, from {}", m->number, start.fence, m->generation.number,
                    m->has_state   ? std::string{"its state"}
                    : start.choice ? to_string(*start.choice)
@@ -216,7 +217,7 @@ void CheckpointWorld::started(const Who& m, const Start& start) {
     if (note.find("cannot be read") != std::string::npos)
       for (const CheckpointId& id : truth_.promises())
         if (note.find(to_string(id)) != std::string::npos) truth_.unreadable(id);
-  truth_.check_choice(start.choice);
+  truth_.check_choice(start.choice, start.fence, promises);
   m->state = start.choice ? truth_.state_of(*start.choice) : History{1};
   m->step = start.choice ? start.choice->step : 0;
   m->has_state = true;

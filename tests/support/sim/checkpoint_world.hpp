@@ -92,7 +92,7 @@ class CheckpointWorld {
 
   // what a leader does
   void start(const Who& m);
-  void started(const Who& m, const Start& start);
+  void started(const Who& m, const Start& start, std::uint64_t promises);
   void start_failed(const Who& m, const Failure& why, bool had_fault);
   bool load(const Who& m, const Start& start);
   void begin_save(const Who& m);

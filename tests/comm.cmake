@@ -1,8 +1,8 @@
-elrun_test(frame_connection_test SOURCES unit/frame_connection_test.cpp LINK elrun::comm LABELS unit)
-elrun_test(frame_test SOURCES unit/frame_test.cpp LINK elrun::comm_core LABELS unit)
-elrun_test(choose_test SOURCES unit/choose_test.cpp LINK elrun::comm LABELS unit)
-elrun_test(connect_test SOURCES unit/connect_test.cpp LINK elrun::comm LABELS unit)
-elrun_test(schedule_test SOURCES unit/schedule_test.cpp LINK elrun::comm_core LABELS unit)
+elrun_test(frame_connection_test SOURCES unit/frame_connection_test.cpp LINK elrun::comm LABELS unit PROGRAM comm_unit)
+elrun_test(frame_test SOURCES unit/frame_test.cpp LINK elrun::comm_core LABELS unit PROGRAM comm_unit)
+elrun_test(choose_test SOURCES unit/choose_test.cpp LINK elrun::comm LABELS unit PROGRAM comm_unit)
+elrun_test(connect_test SOURCES unit/connect_test.cpp LINK elrun::comm LABELS unit PROGRAM comm_unit)
+elrun_test(schedule_test SOURCES unit/schedule_test.cpp LINK elrun::comm_core LABELS unit PROGRAM comm_unit)
 elrun_test(nccl_core_test SOURCES unit/nccl_core_test.cpp LINK elrun::comm_core LABELS unit)
 
 elrun_executable(reducing_worker SOURCES process/programs/reducing_worker.cpp LINK elrun::comm)

@@ -16,7 +16,7 @@ case "${1-}" in --help | -h) usage; exit 0 ;; esac
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export ELRUN_BIN=$PWD/build/bin ELRUN_SOURCE=$PWD
-for program in "$ELRUN_BIN/elrun" build/tests/compat_{environment,failure,rendezvous}_test; do
+for program in "$ELRUN_BIN/elrun" build/tests/compat_tests; do
   [[ -x "$program" ]] || { echo "$program is missing: run tests/run.sh first" >&2; exit 69; }
 done
 if ! timeout 60 python3 -m pip --retries 1 --timeout 10 index versions torch >/dev/null 2>&1; then
@@ -42,7 +42,7 @@ for version in "$@"; do
   export ELRUN_TORCH_PYTHON=$place/venv/bin/python PYTHON_EXEC=$place/venv/bin/python
   "$ELRUN_TORCH_PYTHON" -c 'import accelerate, lightning, torch; print("torch", torch.__version__, "accelerate", accelerate.__version__, "lightning", lightning.__version__)'
   for test in environment failure rendezvous; do
-    build/tests/compat_${test}_test '[torch]' || failed+=("$version: compat_${test}_test")
+    build/tests/compat_tests -# "[#${test}_test][torch]" || failed+=("$version: compat_${test}_test")
   done
   for program in accelerate_train lightning_train; do
     said=$("$ELRUN_BIN/elrun" --nproc_per_node 2 "samples/torch/$program.py" 2>&1) && [[ $(grep -o "of 2: fitted" <<<"$said" | wc -l) == 2 ]] ||

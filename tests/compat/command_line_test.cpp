@@ -54,12 +54,6 @@ struct Place {
   }
 };
 
-bool has_python() {
-  const bool found = std::filesystem::exists(torch_python());
-  if (!found) std::printf("SKIPPED: there is no %s\n", torch_python().c_str());
-  return found;
-}
-
 // Its lines are at the beginning of an output that elrun's own lines are in as well.
 std::vector<std::string> lines_with(const std::string& output, const std::string& text) {
   std::vector<std::string> lines;

@@ -28,12 +28,6 @@ def record(error):
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as f: json.dump(text, f)
 )";
 
-bool has_python() {
-  const bool found = std::filesystem::exists(torch_python());
-  if (!found) std::printf("SKIPPED: there is no %s\n", torch_python().c_str());
-  return found;
-}
-
 std::string text_of(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream{path, std::ios::binary}.rdbuf();

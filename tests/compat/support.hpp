@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -29,6 +30,13 @@ inline std::string sample(const std::string& name) { return source_path("samples
 inline std::string torch_python() {
   const char* chosen = std::getenv("ELRUN_TORCH_PYTHON");
   return chosen == nullptr ? "/usr/bin/python3" : chosen;
+}
+
+/// Whether there is that Python; says why a case is skipped where there is none.
+inline bool has_python() {
+  const bool found = std::filesystem::exists(torch_python());
+  if (!found) std::printf("SKIPPED: there is no %s\n", torch_python().c_str());
+  return found;
 }
 
 /// Whether there is a torch with gloo; says why a case is skipped where there is none. Asked once.

@@ -23,7 +23,7 @@ PairFacts with(auto change) {
 class Variable {
  public:
   explicit Variable(const char* value) {
-    if (const char* const now = std::getenv(name)) before_ = now;
+    if (const char* const found = std::getenv(name)) before_ = found;
     if (value != nullptr) ::setenv(name, value, 1);
     else ::unsetenv(name);
   }

@@ -11,13 +11,13 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-constexpr CheckpointId id{10, 3, 1};
-const SaveTicket ticket{id, "0123"};
+constexpr CheckpointId saved{10, 3, 1};
+const SaveTicket ticket{saved, "0123"};
 const FencesSeen mine_is_newest{{1, 3}, {}}, overtaken{{3, 4}, Author{.run_id = "other"}};
 
 Instant at(Duration since) { return Instant{} + since; }
-PartVote yes(std::uint32_t rank, CheckpointId of = id) { return {of, rank, 100, 7, {}}; }
-VoteArrived vote(std::uint32_t rank) { return {{id, rank}, yes(rank)}; }
+PartVote yes(std::uint32_t rank, CheckpointId of = saved) { return {of, rank, 100, 7, {}}; }
+VoteArrived vote(std::uint32_t rank) { return {{saved, rank}, yes(rank)}; }
 
 /// A machine and the newest action that came out of it.
 struct Conducted {
@@ -81,25 +81,25 @@ TEST_CASE("a save goes through its actions in one order, from the first look at 
 }
 
 TEST_CASE("a vote counts once, for the save and the rank under which it was sent", "[checkpoint]") {
-  VoteCount count{id, 3};
+  VoteCount count{saved, 3};
   const auto wrong = [&](std::uint32_t rank, const PartVote& said, const char* what) {
-    const auto counted = count.add({id, rank}, said);
+    const auto counted = count.add({saved, rank}, said);
     REQUIRE_FALSE(counted.ok());
     CHECK(counted.failure().code == Code::protocol);
     CHECK(counted.failure().rank == Rank{rank});
     CHECK_THAT(counted.failure().what, Contains(fmt::format("rank {} {}", rank, what)));
   };
-  CHECK(count.add({id, 1}, yes(1)).value() == VoteCount::Counted::yes);
+  CHECK(count.add({saved, 1}, yes(1)).value() == VoteCount::Counted::yes);
   SECTION("one of each rank is all, in any order") {
     CHECK(count.missing() == std::vector<std::uint32_t>{0, 2});
-    CHECK(count.add({id, 2}, yes(2)).ok());
+    CHECK(count.add({saved, 2}, yes(2)).ok());
     CHECK_FALSE(count.is_complete());
-    CHECK(count.add({id, 0}, yes(0)).ok());
+    CHECK(count.add({saved, 0}, yes(0)).ok());
     CHECK(count.is_complete());
     CHECK(count.votes()[2].rank == 2);
   }
   SECTION("the same one again is no second one") {
-    for (int i = 0; i < 5; ++i) CHECK(count.add({id, 1}, yes(1)).value() == VoteCount::Counted::again);
+    for (int i = 0; i < 5; ++i) CHECK(count.add({saved, 1}, yes(1)).value() == VoteCount::Counted::again);
     CHECK(count.missing() == std::vector<std::uint32_t>{0, 2});
   }
   SECTION("votes on another step, fence or attempt say nothing about this one") {
@@ -110,7 +110,7 @@ TEST_CASE("a vote counts once, for the save and the rank under which it was sent
   SECTION("a refusal gives its own failure, with its rank, also after a yes") {
     PartVote no = yes(1);
     no.refusal = Failure{Code::no_space, Remedy::fix_config, "disk full"};
-    const auto counted = count.add({id, 1}, no);
+    const auto counted = count.add({saved, 1}, no);
     CHECK(counted.failure().code == Code::no_space);
     CHECK(counted.failure().rank == Rank{1});
     CHECK(counted.failure().what == "disk full");
@@ -183,7 +183,7 @@ TEST_CASE("a failure before COMMIT removes what the save left, and one after it 
   SECTION("a refusal") {
     PartVote no = yes(1);
     no.refusal = why;
-    CHECK(collecting().then(VoteArrived{{id, 1}, no}).asks<Abandon>());
+    CHECK(collecting().then(VoteArrived{{saved, 1}, no}).asks<Abandon>());
   }
   SECTION("the manifest") { CHECK(merging().answer(why).asks<Abandon>()); }
   SECTION("the generation is over") { CHECK(merging().answer(ManifestWritten{}).answer(why).asks<Abandon>()); }

@@ -36,7 +36,9 @@ elrun_library(sim_scale
   SOURCES support/sim/scale.cpp ${PROJECT_SOURCE_DIR}/rendezvous/net/wire.cpp
   PUBLIC elrun::sim_cores
   PRIVATE elrun_rendezvous_proto fmt::fmt)
-elrun_simulates(sim_cores sim_job sim_world)
+elrun_simulates(sim_cores sim_job)
+elrun_checks(elrun_sim_world)
+target_compile_options(elrun_sim_scale PRIVATE ${ELRUN_QUICK_TO_COMPILE})  # protobuf brings -pthread, and then no precompiled headers serve
 
 # The planted copies as objects: from archives, the linker may take the product's, which come with the job.
 elrun_executable(elrun_sim SOURCES sim/main.cpp $<TARGET_OBJECTS:elrun_sim_cores> $<TARGET_OBJECTS:elrun_sim_job> LINK elrun::sim_world elrun::sim_scale Threads::Threads)

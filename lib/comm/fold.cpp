@@ -26,7 +26,7 @@ constexpr std::size_t prefetch_page = 4096;  // where the processor's own readin
 constexpr std::size_t pages = 4;
 constexpr std::size_t ahead = 2;  // lines of a page
 
-/// What elements are folded in: bf16 in float, signed integers in unsigned ones where the sum may wrap.
+/// What elements are folded in: bf16 in float.
 template <class T>
 struct Folded {
   using type = T;
@@ -50,12 +50,7 @@ T narrow(F x) {
 struct Sum {
   template <class F>
   F operator()(F a, F b) const {
-    if constexpr (std::is_integral_v<F>) {
-      using U = std::make_unsigned_t<F>;
-      return static_cast<F>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
-    } else {
-      return a + b;
-    }
+    return static_cast<F>(a + b);
   }
   template <class F>
   F last(F sum, std::size_t) const {
@@ -65,8 +60,7 @@ struct Sum {
 struct Avg : Sum {
   template <class F>
   F last(F sum, std::size_t inputs) const {
-    if constexpr (std::is_floating_point_v<F>) return sum / static_cast<F>(inputs);
-    else return sum;  // refused before: see check_reduction
+    return sum / static_cast<F>(inputs);
   }
 };
 struct Min {
@@ -151,19 +145,24 @@ void fold_all(const Inputs& all, std::byte* to, std::size_t count, Op op) {
 
 /// Without a loop over them where ranks are few, since it would be most of the instructions, and a processor looks so many ahead.
 template <class T, class Op>
-void fold(std::span<const std::byte* const> inputs, std::byte* out, std::size_t count, Op op) {
+void fold_sum(std::span<const std::byte* const> inputs, std::byte* out, std::size_t count, Op op) {
   if (inputs.size() == 2) fold_all<T>(std::array{inputs[0], inputs[1]}, out, count, op);
   else if (inputs.size() == 4) fold_all<T>(std::array{inputs[0], inputs[1], inputs[2], inputs[3]}, out, count, op);
   else fold_all<T>(inputs, out, count, op);
 }
 
+/// A sum of signed integers has the bits of that of unsigned ones. Whoever waits for the least or the most waits for few elements.
 template <class T>
 void fold_by(std::span<const std::byte* const> inputs, std::byte* out, std::size_t count, ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return fold<T>(inputs, out, count, Sum{});
-    case ReduceOp::avg: return fold<T>(inputs, out, count, Avg{});
-    case ReduceOp::min: return fold<T>(inputs, out, count, Min{});
-    case ReduceOp::max: return fold<T>(inputs, out, count, Max{});
+    case ReduceOp::sum:
+      if constexpr (std::is_integral_v<T>) return fold_sum<std::make_unsigned_t<T>>(inputs, out, count, Sum{});
+      else return fold_sum<T>(inputs, out, count, Sum{});
+    case ReduceOp::avg:
+      if constexpr (!std::is_integral_v<T>) fold_sum<T>(inputs, out, count, Avg{});
+      return;  // of integers it was refused before: see check_reduction
+    case ReduceOp::min: return fold_all<T>(inputs, out, count, Min{});
+    case ReduceOp::max: return fold_all<T>(inputs, out, count, Max{});
   }
 }
 

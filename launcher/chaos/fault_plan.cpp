@@ -212,7 +212,7 @@ ParsedPlan parse_plan(std::string_view text, const FaultWorld& world) {
     else if (parsed.faults.size() == faults_max) {
       problem(fmt::format("line {}: a plan has at most {} faults", number, faults_max));
       break;
-    } else parsed.faults.push_back(*std::move(fault));
+    } else parsed.faults.push_back(*fault);
   }
   if (more > 0) parsed.problems.push_back(fmt::format("and {} more", more));
   return parsed;

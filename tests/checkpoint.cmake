@@ -14,7 +14,7 @@ elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp unit/che
 elrun_test(timed_files_test SOURCES unit/timed_files_test.cpp LINK elrun_checkpoint_test_support Threads::Threads LABELS unit PROGRAM checkpoint_unit)
 elrun_test(checkpoint_tools_test SOURCES unit/checkpoint_tools_test.cpp
   LINK elrun_checkpoint_test_support elrun::checkpoint_tools LABELS unit PROGRAM checkpoint_unit)
-elrun_test(checkpoint_format_test SOURCES unit/checkpoint_format_test.cpp
+elrun_test(checkpoint_format_test SOURCES unit/checkpoint_format_test.cpp unit/checkpoint_shard_writer_test.cpp unit/checkpoint_token_bucket_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json fmt::fmt LABELS unit PROGRAM checkpoint_unit)
 if(TARGET checkpoint_unit)
   target_compile_definitions(checkpoint_unit PRIVATE ELRUN_SOURCE="${PROJECT_SOURCE_DIR}")
@@ -30,4 +30,5 @@ elrun_fuzzer(manifest_fuzz LINK elrun::checkpoint_core nlohmann_json::nlohmann_j
 elrun_fuzzer(slot_fuzz LINK elrun::checkpoint_core)
 elrun_fuzzer(safetensors_fuzz LINK elrun::checkpoint_core nlohmann_json::nlohmann_json)
 
+elrun_bench(shard_write_bench SOURCES bench/shard_write_bench.cpp LINK elrun::checkpoint_io elrun::base fmt::fmt)
 elrun_bench(manifest_bench SOURCES bench/manifest_bench.cpp LINK elrun::checkpoint_core elrun::base nlohmann_json::nlohmann_json fmt::fmt)

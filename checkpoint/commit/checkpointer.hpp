@@ -34,6 +34,7 @@
 #include "checkpoint/format/model.hpp"
 #include "checkpoint/format/names.hpp"
 #include "checkpoint/load/shared_load.hpp"
+#include "checkpoint/storage/shard_writer.hpp"
 #include "lib/base/bytes.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
@@ -92,7 +93,8 @@ class Checkpointer {
   Result<SaveTicket> begin_save(std::uint64_t step, std::uint64_t aux_bytes = 0);
 
   /// Any rank. Never fails: a vote says why not. Fragments of all ranks together cover each kind of each unit once.
-  PartVote write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux = {});
+  PartVote write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux = {},
+                      const ShardWriting& how = {});
 
   /// Leader, with one vote per rank. `still_owner` asks the job's store whether this generation is current; it is
   /// asked before the commit and, as is the fence on the storage, again after it; then an acknowledgement is written beside the fence.
@@ -137,7 +139,8 @@ class Checkpointer {
   Result<Start> start_without_fence(Findings findings, std::vector<std::string> notes, const AskRanks& ask, Failure why);
   void tell(Start& start, const Resumption& go) const;
   void drive(CommitMachine& save, std::optional<CommitAction> next, const std::function<Result<void>()>& still_owner);
-  Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux, PartVote& vote);
+  Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
+                                const ShardWriting& how, PartVote& vote);
   Result<Retention> what_goes(std::vector<Found>& found, const std::vector<CheckpointId>& promised, const std::string& root_identity,
                               std::uint32_t keep);
 

@@ -8,7 +8,7 @@
 #include "checkpoint/commit/save_actions.hpp"
 #include "checkpoint/format/records.hpp"
 #include "checkpoint/format/shard.hpp"
-#include "checkpoint/storage/shard_file.hpp"
+#include "checkpoint/storage/shard_writer.hpp"
 #include "lib/base/crc32c.hpp"
 
 namespace elrun::inline v0 {
@@ -94,20 +94,21 @@ Result<void> Checkpointer::outcome(const CommitMachine& save) const {
 
 void Checkpointer::abandon(const SaveTicket& ticket) { remove_uncommitted(root_, ticket); }
 
-PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux) {
+PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
+                                  const ShardWriting& how) {
   PartVote vote{.id = ticket.id, .rank = root_.saver().rank.value(), .refusal = {}};
-  if (auto written = write_part_files(ticket, fragments, aux, vote); !written.ok())
+  if (auto written = write_part_files(ticket, fragments, aux, how, vote); !written.ok())
     vote.refusal = root_.explained(std::move(written).failure());
   return vote;
 }
 
 Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
-                                            PartVote& vote) {
+                                            const ShardWriting& how, PartVote& vote) {
   const std::uint32_t rank = root_.saver().rank.value(), world = root_.saver().world.value();
   const Path directory = root_.path_of(ticket.id);
   ELRUN_TRY_ASSIGN(const ShardLayout layout,
                    lay_out_shard(root_.saver().model, ticket.id, ticket.root, root_.author(), rank, world, fragments, aux));
-  auto part = write_shard(root_.files(), directory, layout);
+  auto part = write_shard(root_.files(), directory, layout, how);
   if (!part.ok()) {
     Failure why = std::move(part).failure();
     if (why.code == Code::no_space) {

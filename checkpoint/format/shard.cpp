@@ -18,7 +18,6 @@ namespace {
 
 constexpr const char* table_name = "__elrun_crc32c";
 constexpr const char* flat_prefix = "__elrun_flat/";  // no kind's name begins so
-constexpr std::array<std::byte, 4096> zero_page{};
 
 Failure corrupt(std::string_view what, std::string_view problem) {
   return {.code = Code::corrupt, .remedy = Remedy::fix_config, .what = fmt::format("{} {}", what, problem)};
@@ -262,22 +261,6 @@ Result<ShardLayout> lay_out_shard(const ModelTable& model, CheckpointId id, cons
   return shard;
 }
 
-void BlockTable::add(ByteSpan bytes) {
-  while (!bytes.empty()) {
-    const std::uint64_t in_block = bytes_ % block_bytes_;
-    if (in_block == 0) crcs_.push_back(0);
-    const ByteSpan now = bytes.first(std::min<std::uint64_t>(bytes.size(), block_bytes_ - in_block));
-    crcs_.back() = crc32c(now, crcs_.back());
-    bytes_ += now.size();
-    bytes = bytes.subspan(now.size());
-  }
-}
-
-void BlockTable::add_zeros(std::uint64_t count) {
-  for (; count != 0; count -= std::min<std::uint64_t>(count, zero_page.size()))
-    add(ByteSpan{zero_page}.first(std::min<std::uint64_t>(count, zero_page.size())));
-}
-
 ByteVector BlockTable::finish(std::uint32_t header_crc) const {
   ByteWriter out;
   for (const std::uint32_t crc : crcs_) out.put(crc);
@@ -286,10 +269,11 @@ ByteVector BlockTable::finish(std::uint32_t header_crc) const {
 }
 
 std::uint32_t BlockTable::whole() const {
+  if (crcs_.empty()) return 0;
+  const Crc32cShift block{block_bytes_};
   std::uint32_t crc = 0;
-  for (std::size_t i = 0; i < crcs_.size(); ++i)
-    crc = crc32c_combine(crc, crcs_[i], i + 1 < crcs_.size() || bytes_ % block_bytes_ == 0 ? block_bytes_ : bytes_ % block_bytes_);
-  return crc;
+  for (std::size_t i = 0; i + 1 < crcs_.size(); ++i) crc = block.combine(crc, crcs_[i]);
+  return crc32c_combine(crc, crcs_.back(), bytes_ - (crcs_.size() - 1) * block_bytes_);
 }
 
 }  // namespace elrun::inline v0

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/format/records.hpp"
@@ -61,16 +62,15 @@ struct ShardLayout {
                                                 std::uint32_t rank, std::uint32_t world, std::span<const Fragment> fragments,
                                                 std::span<const Aux> aux, std::uint64_t bytes_per_block = block_bytes);
 
-/// The checksums of a file's blocks while the file goes by.
+/// The checksums of a file's blocks.
 class BlockTable {
  public:
-  explicit BlockTable(std::uint64_t bytes_per_block) : block_bytes_{bytes_per_block} {}
-  void add(ByteSpan bytes);
-  void add_zeros(std::uint64_t count);
-  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  /// `crcs`: by block, of the first `bytes` bytes.
+  BlockTable(std::uint64_t bytes_per_block, std::vector<std::uint32_t> crcs, std::uint64_t bytes)
+      : block_bytes_{bytes_per_block}, crcs_{std::move(crcs)}, bytes_{bytes} {}
   /// The table's bytes: a little-endian u32 per block, then the header's checksum.
   [[nodiscard]] ByteVector finish(std::uint32_t header_crc) const;
-  /// Of all bytes added.
+  /// Of all bytes.
   [[nodiscard]] std::uint32_t whole() const;
 
  private:

@@ -19,6 +19,7 @@ enum class SlotWord : std::uint8_t {
   slot = 1,  ///< The packet carries the descriptor of this worker's slot.
   begin,     ///< The slot is being filled: its record says for what.
   sealed,    ///< Write it. An `outcome` follows.
+  hurry,     ///< Training waits for the save under way: no bound on bytes per second holds any more.
   settle,    ///< The generation is over: what is under way ends soon, well or not. Then `settled` follows.
 };
 [[nodiscard]] std::optional<SlotWord> parse_slot_word(ByteSpan packet);

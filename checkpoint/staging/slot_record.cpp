@@ -1,19 +1,22 @@
 #include "checkpoint/staging/slot_record.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "checkpoint/format/corrupt.hpp"
 #include "checkpoint/format/records.hpp"
+#include "checkpoint/format/state_layout.hpp"
 #include "lib/base/crc32c.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
 constexpr std::string_view slot_magic = "elrslot1";
-constexpr std::uint64_t fragment_alignment = 64;
 constexpr std::size_t prefix_fields = 8 + 4 + 4 + 3 * 8;  // up to the checksum of what does not change when the slot is sealed
 constexpr std::size_t state_at = 8;
 constexpr std::uint32_t ids_max = 1u << 20;
@@ -103,7 +106,7 @@ ByteVector encode(const SlotRecord& record) {
   out.put_text(encode(run));
   out.put(record.rank), out.put(record.world);
   out.put_text(record.directory);
-  out.put(record.keep), out.put(record.step);
+  out.put(record.keep), out.put(record.rate), out.put(record.step);
   out.put(record.ownership.fence);
   put_ids(out, record.ownership.timeline);
   put_ids(out, record.ownership.whole);
@@ -131,7 +134,7 @@ Result<SlotRecord> decode_slot_record(ByteSpan bytes, std::uint64_t data_bytes) 
                     .model = std::move(run.model)};
   record.rank = in.get<std::uint32_t>(), record.world = in.get<std::uint32_t>();
   record.directory = in.get_text(4096);
-  record.keep = in.get<std::uint32_t>(), record.step = in.get<std::uint64_t>();
+  record.keep = in.get<std::uint32_t>(), record.rate = in.get<std::uint64_t>(), record.step = in.get<std::uint64_t>();
   if (record.world < 1 || record.world > world_max || record.rank >= record.world || record.directory.empty() || record.step > step_max)
     in.mark_broken();
   record.ownership.fence = in.get<FenceNumber>();
@@ -157,11 +160,20 @@ Result<SlotRecord> decode_slot_record(ByteSpan bytes, std::uint64_t data_bytes) 
   return record;
 }
 
-SlotLayout lay_out_slot(std::span<const Fragment> fragments) {
+SlotLayout lay_out_slot(const ModelTable& model, std::span<const Fragment> fragments) {
   SlotLayout out;
-  for (const Fragment& f : fragments) {
-    out.fragments.push_back({f.kind, f.unit, f.begin, f.end, out.data_bytes, f.bytes.size()});
-    out.data_bytes += (f.bytes.size() + fragment_alignment - 1) / fragment_alignment * fragment_alignment;
+  for (const Fragment& f : fragments) out.fragments.push_back({f.kind, f.unit, f.begin, f.end, 0, f.bytes.size()});
+  std::vector<std::pair<std::ptrdiff_t, SlotFragment*>> order;  // kinds as the model counts them
+  for (SlotFragment& f : out.fragments) order.emplace_back(kind_of(model, f.kind) - model.kinds.data(), &f);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first, a.second->unit, a.second->begin) < std::tie(b.first, b.second->unit, b.second->begin);
+  });
+  const SlotFragment* before = nullptr;
+  for (const auto& [kind, f] : order) {
+    if (before != nullptr && before->kind != f->kind) out.data_bytes = aligned_data(out.data_bytes);
+    f->offset = out.data_bytes;
+    out.data_bytes += f->bytes;
+    before = f;
   }
   return out;
 }

@@ -61,6 +61,7 @@ struct SlotRecord {
   ModelTable model;
   std::string directory;   ///< The checkpoint root.
   std::uint32_t keep = 3;  ///< Committed checkpoints that stay.
+  std::uint64_t rate = 0;  ///< CheckpointOptions::rate.
   std::uint64_t step = 0;
   Ownership ownership;
   std::vector<SlotFragment> fragments;
@@ -70,11 +71,13 @@ struct SlotRecord {
 [[nodiscard]] ByteVector encode(const SlotRecord& record);
 [[nodiscard]] Result<SlotRecord> decode_slot_record(ByteSpan record, std::uint64_t data_bytes);
 
-/// Where each fragment goes, one after the other, and how many bytes that takes in all.
+/// Where each fragment goes, and how many bytes that takes in all.
 struct SlotLayout {
   std::vector<SlotFragment> fragments;
   std::uint64_t data_bytes = 0;
 };
-[[nodiscard]] SlotLayout lay_out_slot(std::span<const Fragment> fragments);
+/// As they lie in the shard (shard.hpp): a byte of the slot's data is as far from a page's begin as it will be in the file, so that it can be written from where it is.
+/// The fragments are of kinds of the model, and none of them is replicated.
+[[nodiscard]] SlotLayout lay_out_slot(const ModelTable& model, std::span<const Fragment> fragments);
 
 }  // namespace elrun::inline v0

@@ -163,8 +163,11 @@ class SlotSave {
 
  private:
   PartVote write(const SaveTicket& ticket) {
-    if (fragments_.ok()) return checkpointer_.write_part(ticket, *fragments_, record_.aux);
-    return {.id = ticket.id, .rank = record_.rank, .refusal = fragments_.failure()};
+    const Instant begun = host_.clock.now();
+    PartVote vote = fragments_.ok() ? checkpointer_.write_part(ticket, *fragments_, record_.aux, host_.writing)
+                                    : PartVote{.id = ticket.id, .rank = record_.rank, .refusal = fragments_.failure()};
+    if (host_.voted) host_.voted(vote, host_.clock.now() - begun);
+    return vote;
   }
 
   /// Says a failure to the others, and whether another try follows.

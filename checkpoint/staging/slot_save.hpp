@@ -11,8 +11,10 @@
 #include <elrun/store.hpp>
 #include <elrun/units.hpp>
 
+#include "checkpoint/commit/messages.hpp"
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
+#include "checkpoint/storage/shard_writer.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
@@ -28,9 +30,11 @@ struct SlotSaveHost {
   std::function<void(Duration)> sleep;  ///< Between two such calls.
   std::function<std::optional<Failure>()>
       cancel;  ///< Why the save is given up, asked before each wait and each step of the commit; nothing: it goes on.
-  std::function<Instant()> deadline;                       ///< Of the whole save; it may come nearer meanwhile.
-  std::function<void(const std::string&)> acknowledged{};  ///< The commit is acknowledged: before anything else is done.
-  std::vector<std::string>* old_keys = nullptr;            ///< Leader: keys of the saves before, which nobody asks for any more.
+  std::function<Instant()> deadline;                            ///< Of the whole save; it may come nearer meanwhile.
+  std::function<void(const std::string&)> acknowledged{};       ///< The commit is acknowledged: before anything else is done.
+  std::function<void(const PartVote&, Duration took)> voted{};  ///< This rank's part is written, or could not be.
+  ShardWriting writing{};                                       ///< How its part is written.
+  std::vector<std::string>* old_keys = nullptr;                 ///< Leader: keys of the saves before, which nobody asks for any more.
 };
 
 constexpr Duration save_deadline = 600s;  ///< Of one save; then the ranks whose parts are missing are named.

@@ -1,7 +1,6 @@
 #include "checkpoint/storage/shard_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -15,54 +14,8 @@ namespace {
 
 constexpr std::uint64_t window_bytes_max = 4u << 20;  // a multiple of every size of blocks
 static_assert(window_bytes_max % block_bytes_max == 0);
-constexpr std::uint64_t write_bytes = 1u << 20;  // in one call
-constexpr std::array<std::byte, data_alignment> zeros{};
-
-Result<PartRecord> write_open(WritableFile& file, const ShardLayout& layout) {
-  PartRecord part = layout.part;
-  ELRUN_TRY(file.reserve(Bytes{part.file.bytes}));
-  BlockTable table{part.file.block_bytes};
-  table.add(layout.header);
-  for (const Segment& segment : layout.data) {
-    // A little at a time: what was just summed is still in the cache when it is copied.
-    for (ByteSpan rest = segment.bytes; !rest.empty();) {
-      const ByteSpan now = rest.first(std::min<std::uint64_t>(rest.size(), write_bytes));
-      const std::uint64_t at = table.bytes();
-      table.add(now);
-      ELRUN_TRY(file.write_at(at, now));
-      rest = rest.subspan(now.size());
-    }
-    for (std::uint64_t left = segment.zeros; left != 0;) {
-      const ByteSpan now = ByteSpan{zeros}.first(std::min<std::uint64_t>(left, zeros.size()));
-      const std::uint64_t at = table.bytes();
-      table.add(now);
-      ELRUN_TRY(file.write_at(at, now));
-      left -= now.size();
-    }
-  }
-  const ByteVector sums = table.finish(part.file.header_crc);
-  part.file.table_crc = crc32c(sums);
-  part.file.file_crc = crc32c_combine(table.whole(), part.file.table_crc, sums.size());
-  ELRUN_TRY(file.write_at(part.file.table_offset, sums));
-  ELRUN_TRY(file.write_at(0, layout.header));
-  ELRUN_TRY(file.sync());
-  ELRUN_TRY(file.close());
-  return part;
-}
 
 }  // namespace
-
-Result<PartRecord> write_shard(Files& files, const Path& directory, const ShardLayout& layout) {
-  const Path path = directory / layout.part.file.name;
-  ELRUN_TRY(decode_shard_header(layout.header, layout.part.file.bytes, path.string()));
-  ELRUN_TRY_ASSIGN(auto file, files.create(path));
-  auto part = write_open(*file, layout);
-  if (!part.ok()) {
-    file.reset();
-    (void)files.remove_file(path);
-  }
-  return part;
-}
 
 namespace {
 

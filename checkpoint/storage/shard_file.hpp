@@ -1,5 +1,5 @@
 #pragma once
-/// \file Shell: shards to the storage and back, checksums on the way.
+/// \file Shell: shards from the storage, checked on the way. shard_writer.hpp has the way there.
 
 #include <memory>
 #include <span>
@@ -10,11 +10,6 @@
 #include "lib/base/files.hpp"
 
 namespace elrun::inline v0 {
-
-/// Writes the shard that `layout` describes, syncs it, and returns its part with all checksums. The header is written
-/// last: a file that was torn before begins with zeros, and no reader takes it for a shard. After a failure the file
-/// is removed, and never tried again under this name. A header that no reader would take fails before anything is written.
-Result<PartRecord> write_shard(Files& files, const Path& directory, const ShardLayout& layout);
 
 /// Looks whether a shard has its record's length, header and block table, by their checksums. What the header says was checked by its writer: reading it again costs milliseconds of a
 /// core in a large model, and one process may look into the shards of thousands.

@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <mutex>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -19,13 +21,51 @@
 #include "lib/base/mounts.hpp"
 
 namespace elrun::inline v0 {
+
+/// What a person hears once.
+class PosixFiles::Notes {
+ public:
+  explicit Notes(Told told) : told_{std::move(told)} {}
+  void no_direct_writes(const Path& path, int error) {
+    std::call_once(once_, [&] {
+      if (told_)
+        told_(fmt::format(
+            "the file system of {} takes no writes past the page cache (O_DIRECT: {}): they go through it, which takes more of the processor's time",
+            path.parent_path().string(), std::generic_category().message(error)));
+    });
+  }
+
+ private:
+  const Told told_;
+  std::once_flag once_;
+};
+
 namespace {
 
+/// Another descriptor of the same file, for what goes past the page cache; none: it is not possible.
+Fd open_direct(const Fd& file, const Path& path, int flags) {
+  Fd fd{::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
+  struct stat mine {
+  }, other{};
+  if (!fd) return fd;
+  if (::fstat(file.get(), &mine) != 0 || ::fstat(fd.get(), &other) != 0 || mine.st_dev != other.st_dev || mine.st_ino != other.st_ino) {
+    errno = ESTALE;  // its name is another file's by now
+    return {};
+  }
+  return fd;
+}
+
+/// Large writes from memory that is aligned go past the page cache: without its copy, in half of the processor's time, and a checkpoint pushes nothing out of it
+/// that training reads. Whatever does not work so is written as everything else. The two never write to the same page.
 class PosixWritable final : public WritableFile {
  public:
-  PosixWritable(Fd fd, Path path) : fd_{std::move(fd)}, path_{std::move(path)} {}
+  PosixWritable(Fd fd, Path path, std::shared_ptr<PosixFiles::Notes> notes)
+      : fd_{std::move(fd)}, path_{std::move(path)}, notes_{std::move(notes)} {}
 
   Result<void> write_at(std::uint64_t offset, ByteSpan data) override {
+    ELRUN_TRY_ASSIGN(const std::size_t direct, write_directly(offset, data));
+    data = data.subspan(direct);
+    offset += direct;
     while (!data.empty()) {
       const ssize_t wrote = ::pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(offset));
       if (wrote < 0 && errno == EINTR) continue;
@@ -35,6 +75,8 @@ class PosixWritable final : public WritableFile {
     }
     return {};
   }
+
+  [[nodiscard]] bool likes_aligned() const override { return takes_direct_; }
 
   Result<void> reserve(Bytes size) override {
     // fallocate(2) itself: glibc's posix_fallocate emulates by writing where the file system cannot.
@@ -49,14 +91,48 @@ class PosixWritable final : public WritableFile {
   }
 
   Result<void> close() override {
+    direct_ = Fd{};
     if (::close(fd_.give_up()) == 0) return {};
     return from_errno(errno, "close " + path_.string());
   }
 
  private:
+  /// How many bytes of `data` it has written.
+  Result<std::size_t> write_directly(std::uint64_t offset, ByteSpan data) {
+    const std::size_t bytes = data.size() / direct_alignment * direct_alignment;
+    if (bytes < direct_bytes_min || offset % direct_alignment != 0 ||
+        reinterpret_cast<std::uintptr_t>(data.data()) % direct_alignment != 0 || !takes_direct_)
+      return std::size_t{0};
+    std::call_once(opened_, [this] {
+      direct_ = open_direct(fd_, path_, O_WRONLY);
+      if (!direct_) give_up_direct(errno);
+    });
+    std::size_t done = 0;
+    while (takes_direct_ && done < bytes) {
+      const ssize_t wrote = ::pwrite(direct_.get(), data.data() + done, bytes - done, static_cast<off_t>(offset + done));
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote < 0 && !is_about_direct(errno)) return from_errno(errno, "write " + path_.string());
+      if (wrote < 0) give_up_direct(errno);
+      else done += static_cast<std::size_t>(wrote);
+      if (done % direct_alignment != 0) break;
+    }
+    return done;
+  }
+  /// What the other way may still write: of the storage's failures it is none.
+  static bool is_about_direct(int error) { return error == EINVAL || error == EOPNOTSUPP || error == EFAULT || error == ENOMEM; }
+  void give_up_direct(int error);
+
   Fd fd_;
   Path path_;
+  std::shared_ptr<PosixFiles::Notes> notes_;
+  std::once_flag opened_;
+  Fd direct_;  // none: not tried, or not possible
+  std::atomic<bool> takes_direct_{true};
 };
+
+void PosixWritable::give_up_direct(int error) {
+  if (takes_direct_.exchange(false) && (error == EINVAL || error == EOPNOTSUPP)) notes_->no_direct_writes(path_, error);
+}
 
 /// Large reads into memory that is aligned go past the page cache, unless the bytes are there already: a copy and half of the processor's time
 /// less. Whatever does not work so is read as everything else.
@@ -94,7 +170,10 @@ class PosixReadable final : public ReadableFile {
   std::size_t read_directly(std::uint64_t offset, std::span<std::byte> out) {
     const std::size_t bytes = out.size() / alignment * alignment;
     if (bytes < direct_bytes_min || offset % alignment != 0 || reinterpret_cast<std::uintptr_t>(out.data()) % alignment != 0) return 0;
-    std::call_once(opened_, [this] { open_direct(); });
+    std::call_once(opened_, [this] {
+      direct_ = open_direct(fd_, path_, O_RDONLY);
+      if (direct_) (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_RANDOM);  // is_cached() must not make the kernel read ahead
+    });
     if (!direct_ || is_cached(offset, out)) return 0;
     const ssize_t got = ::pread(direct_.get(), out.data(), bytes, static_cast<off_t>(offset));
     return got < 0 ? 0 : static_cast<std::size_t>(got);
@@ -104,16 +183,6 @@ class PosixReadable final : public ReadableFile {
   [[nodiscard]] bool is_cached(std::uint64_t offset, std::span<std::byte> out) const {
     const iovec page{out.data(), alignment};
     return ::preadv2(fd_.get(), &page, 1, static_cast<off_t>(offset), RWF_NOWAIT) == static_cast<ssize_t>(alignment);
-  }
-
-  void open_direct() {
-    Fd fd{::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
-    struct stat mine {
-    }, other{};
-    if (!fd || ::fstat(fd_.get(), &mine) != 0 || ::fstat(fd.get(), &other) != 0) return;
-    if (mine.st_dev != other.st_dev || mine.st_ino != other.st_ino) return;
-    (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_RANDOM);  // is_cached() must not make the kernel read ahead
-    direct_ = std::move(fd);
   }
 
   Fd fd_;
@@ -173,10 +242,12 @@ Result<void> Files::make_directories(const Path& path) {
   return synced;
 }
 
+PosixFiles::PosixFiles(Told told) : notes_{std::make_shared<Notes>(std::move(told))} {}
+
 Result<std::unique_ptr<WritableFile>> PosixFiles::create(const Path& path) {
   Fd fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
   if (!fd) return from_errno(errno, "create " + path.string());
-  return std::unique_ptr<WritableFile>{std::make_unique<PosixWritable>(std::move(fd), path)};
+  return std::unique_ptr<WritableFile>{std::make_unique<PosixWritable>(std::move(fd), path, notes_)};
 }
 
 Result<std::unique_ptr<ReadableFile>> PosixFiles::open(const Path& path) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,8 +21,13 @@ using Path = std::filesystem::path;
 /// it is never retried, for the kernel may have dropped the pages.
 class WritableFile {
  public:
+  static constexpr std::size_t direct_alignment = 4096, direct_bytes_min = 64 << 10;
+
   virtual ~WritableFile() = default;
+  /// Of different bytes from several threads at once, where its Files may be used so.
   virtual Result<void> write_at(std::uint64_t offset, ByteSpan data) = 0;
+  /// Whether large writes cost less where memory and offset are multiples of `direct_alignment`. May change from true to false.
+  [[nodiscard]] virtual bool likes_aligned() const { return false; }
   /// Reserves space, so that a full disk is met before the data is written. A file system that cannot is no error.
   virtual Result<void> reserve(Bytes size) = 0;
   virtual Result<void> sync() = 0;
@@ -66,9 +72,12 @@ class Files {
   Result<void> make_directories(const Path& path);
 };
 
-/// The real thing.
+/// The real thing. Large aligned reads and writes go past the page cache where the file system has that.
 class PosixFiles final : public Files {
  public:
+  /// Hears, once and on any thread, that a file system does not take writes past the page cache.
+  using Told = std::function<void(const std::string&)>;
+  explicit PosixFiles(Told told = {});
   Result<std::unique_ptr<WritableFile>> create(const Path& path) override;
   Result<std::unique_ptr<ReadableFile>> open(const Path& path) override;
   Result<void> link(const Path& from, const Path& to) override;
@@ -80,6 +89,11 @@ class PosixFiles final : public Files {
   Result<void> sync_directory(const Path& path) override;
   Result<Bytes> space_left(const Path& path) override;
   std::string missing_mount(const Path& path) override;
+
+  class Notes;
+
+ private:
+  std::shared_ptr<Notes> notes_;  // files that were given up may outlive this
 };
 
 }  // namespace elrun::inline v0

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -198,7 +199,8 @@ class Behind {
 class TimedWritable final : public WritableFile {
  public:
   TimedWritable(std::shared_ptr<TimedFiles::Helpers> helpers, std::shared_ptr<WritableFile> file, const Path& path)
-      : behind_{std::move(helpers), std::move(file), path} {}
+      : file_{file.get()}, behind_{std::move(helpers), std::move(file), path} {}
+  [[nodiscard]] bool likes_aligned() const override { return file_->likes_aligned(); }  // it knows, and asks nobody
   Result<void> write_at(std::uint64_t offset, ByteSpan data) override {
     unsynced_ += data.size();
     return behind_.run<void>("write", data.size(), [=](WritableFile& file) { return file.write_at(offset, data); });
@@ -207,15 +209,16 @@ class TimedWritable final : public WritableFile {
     return behind_.run<void>("reserve space for", size.value(), [=](WritableFile& file) { return file.reserve(size); });
   }
   Result<void> sync() override {
-    return behind_.run<void>("sync", std::exchange(unsynced_, 0), [](WritableFile& file) { return file.sync(); });
+    return behind_.run<void>("sync", unsynced_.exchange(0), [](WritableFile& file) { return file.sync(); });
   }
   Result<void> close() override {
     return behind_.run<void>("close", unsynced_, [](WritableFile& file) { return file.close(); });
   }
 
  private:
+  const WritableFile* const file_;  // alive as long as `behind_`
   Behind<WritableFile> behind_;
-  std::uint64_t unsynced_ = 0;
+  std::atomic<std::uint64_t> unsynced_{0};
 };
 
 class TimedReadable final : public ReadableFile {

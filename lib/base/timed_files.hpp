@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <elrun/result.hpp>
 #include <elrun/units.hpp>
 
 #include "lib/base/files.hpp"

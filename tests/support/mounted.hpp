@@ -28,6 +28,11 @@ class Mounted {
     if (!says_done(::mount("elrun-test", path.c_str(), "tmpfs", flags, options))) return std::nullopt;
     return Mounted{path};
   }
+  /// The same, and one that takes no writes past the page cache.
+  static std::optional<Mounted> ramfs(const std::string& path) {
+    if (!says_done(::mount("elrun-test", path.c_str(), "ramfs", 0, nullptr))) return std::nullopt;
+    return Mounted{path};
+  }
   Mounted(Mounted&& other) noexcept : path_{std::exchange(other.path_, {})} {}
   Mounted(const Mounted&) = delete;
   Mounted& operator=(const Mounted&) = delete;

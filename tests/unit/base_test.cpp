@@ -66,6 +66,7 @@ TEST_CASE("checksums of parts combine to the checksum of the whole", "[base]") {
     const ByteSpan a = ByteSpan{data}.first(cut), b = ByteSpan{data}.subspan(cut);
     CHECK(crc32c(b, crc32c(a)) == crc32c(data));
     CHECK(crc32c_combine(crc32c(a), crc32c(b), b.size()) == crc32c(data));
+    CHECK(Crc32cShift{b.size()}.combine(crc32c(a), crc32c(b)) == crc32c(data));
   });
 }
 

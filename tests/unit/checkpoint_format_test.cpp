@@ -11,6 +11,7 @@
 #include "checkpoint/format/records.hpp"
 #include "checkpoint/format/shard.hpp"
 #include "checkpoint/storage/shard_file.hpp"
+#include "checkpoint/storage/shard_writer.hpp"
 #include "checkpoint/storage/storage.hpp"
 #include "lib/base/crc32c.hpp"
 #include "tests/support/checkpoint_job.hpp"

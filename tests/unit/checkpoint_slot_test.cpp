@@ -50,7 +50,7 @@ SlotView sealed_slot(TestJob& job, SlotRecord& record) {
     }
     if (slice.begin != slice.end) mine.push_back(slice);
   }
-  const SlotLayout layout = lay_out_slot(mine);
+  const SlotLayout layout = lay_out_slot(job.table, mine);
   record.fragments = layout.fragments;
   const ByteVector encoded = encode(record);
   StagingSlot slot = StagingSlot::make(encoded.size(), layout.data_bytes).value();
@@ -269,7 +269,7 @@ TEST_CASE("a slot is read in the state that its reader waits for, and only from 
 TEST_CASE("words, outcomes and keys are read as they were written, and nothing else is", "[checkpoint][slot]") {
   for (int byte = 0; byte < 256; ++byte) {
     const ByteVector packet{static_cast<std::byte>(byte)};
-    CHECK(parse_slot_word(packet).has_value() == (byte >= 1 && byte <= 4));
+    CHECK(parse_slot_word(packet).has_value() == (byte >= 1 && byte <= 5));
   }
   CHECK(!parse_slot_word({}));
   const SaveOutcome good{3, 40, "acknowledged", {}};

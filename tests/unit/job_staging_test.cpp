@@ -61,12 +61,8 @@ struct Worker {
     REQUIRE(staging.connect().ok());
   }
   [[nodiscard]] SlotRecord record(std::uint64_t step) const {
-    SlotRecord out{.run_id = "r",
-                   .generation = {1, {{1, 2}}},
-                   .plan = {"abc", "seed: 7\n"},
-                   .model = {{{"unit", elements, {}}}, {{"param", DType::f32}}},
-                   .directory = "/root",
-                   .step = step};
+    SlotRecord out{
+        .run_id = "r", .generation = {1, {{1, 2}}}, .plan = {"abc", "seed: 7\n"}, .model = model, .directory = "/root", .step = step};
     out.ownership.fence = 1;
     out.fragments = layout.fragments;
     return out;
@@ -77,9 +73,10 @@ struct Worker {
   static constexpr std::uint64_t elements = 16u << 20;
   SteadyClock clock;
   ByteVector bytes = ByteVector(elements * 4, std::byte{7});
+  ModelTable model{{{"unit", elements, {}}}, {{"param", DType::f32}}};
   std::vector<Fragment> fragments{{"param", 0, 0, elements, bytes, false}};
   HostFragments state{fragments, host_memory()};
-  SlotLayout layout = lay_out_slot(fragments);
+  SlotLayout layout = lay_out_slot(model, fragments);
   SharedStore shared{clock, {1, {{1, 2}}}};
   std::unique_ptr<Store> store = shared.of(Rank{0});
   Staging staging;

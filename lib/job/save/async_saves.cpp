@@ -30,7 +30,7 @@ std::optional<std::string> read_text(const std::string& path) {
 
 /// What a node has to hold, and what it has.
 struct NodeMemory {
-  std::uint64_t wanted = 0, left = ~std::uint64_t{0};
+  std::uint64_t wanted = 0, left = ~std::uint64_t{0}, saved = 0;
 };
 
 }  // namespace
@@ -44,9 +44,10 @@ void AsyncSaves::open(const Saves& saves) {
   saves_ = &saves;
   heard_.reset(), failed_to_begin_.reset();
   acted_fence_ = 0, acted_step_ = ~std::uint64_t{0};  // a member that is new has acted on nothing, and all have to act alike
-  layout_ = lay_out_slot(saves.saved().fragments());
+  const SlotRecord example = saves.slot_record(0, {});
+  layout_ = lay_out_slot(example.model, saves.saved().fragments());
   staging_.settle();
-  const std::uint64_t record = encode(saves.slot_record(0, {})).size();
+  const std::uint64_t record = encode(example).size();
   const bool needs_memory = !staging_.has_room(record + record_slack / 2, layout_.data_bytes);
   ByteWriter mine;
   mine.put(std::uint8_t{staging_.has_writer()});
@@ -63,7 +64,8 @@ void AsyncSaves::open(const Saves& saves) {
     NodeMemory& node = nodes[in.get_text(4096)];
     node.wanted += in.get<std::uint64_t>();
     node.left = std::min(node.left, in.get<std::uint64_t>());
-    all_bytes += in.get<std::uint64_t>();
+    const auto saved = in.get<std::uint64_t>();
+    node.saved += saved, all_bytes += saved;
     expect(world_, in.finish("a rank's word on its staging slot"));
   }
   const auto full = std::find_if(nodes.begin(), nodes.end(), [](const auto& n) { return n.second.wanted > staging_share(n.second.left); });
@@ -77,6 +79,12 @@ void AsyncSaves::open(const Saves& saves) {
         "saves are not asynchronous, for {}: each one stops training until it is written, for about {} where the storage takes 250 MB/s",
         why, for_people(Duration{1s} * (1 + all_bytes / slow_storage))));
   }
+  const std::uint64_t rate = example.rate, in_time = rate * static_cast<std::uint64_t>(save_deadline / 1s);
+  const auto slow = std::find_if(nodes.begin(), nodes.end(), [&](const auto& n) { return n.second.saved > in_time; });
+  if (world_.leads() && is_on_ && rate > 0 && slow != nodes.end())
+    host_.log.warning(fmt::format(
+        "no asynchronous save can be over in time: node {} has {} to save, and checkpoint.rate is {} per second, which makes {} in the {} that a save has",
+        slow->first, human_bytes(slow->second.saved), human_bytes(rate), human_bytes(in_time), for_people(save_deadline)));
   if (!is_on_ || !needs_memory || staging_.is_busy()) return;  // a rank that is busy takes it later
   if (const auto made = make_room(saves); !made.ok()) host_.log.warning("saves block: " + message(made.failure()));
 }

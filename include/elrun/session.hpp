@@ -126,6 +126,8 @@ class ELRUN_API Session {
   virtual void went_on_from(const Restoration&) {}
   /// Says that a checkpoint of this step could not be saved: the `count`th time in this generation, by all members' count. The agent shows it. Never waits.
   virtual void save_failed(StepNumber /*step*/, std::uint64_t /*count*/, const Failure& /*why*/) {}
+  /// Says that no checkpoint of this step was saved, because the one before it was still being written; counted as above. The agent shows it. Never waits.
+  virtual void save_left_out(StepNumber /*step*/, std::uint64_t /*count*/) {}
 
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.

@@ -17,6 +17,7 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr int backlog = 4096;         // all workers of a node may connect at one time
+constexpr Duration end_wait = 1s;     // for its end, when this process ends: it may hang in a system call on the storage
 constexpr Duration start_pause = 1s;  // after an end, so that one that cannot live is not started in a loop
 
 }  // namespace
@@ -78,6 +79,9 @@ bool CheckpointWriter::takes(std::uint64_t connection, const Message& message) {
   return connections_.contains(connection);
 }
 
-void CheckpointWriter::clear() { child_.reset(); }
+void CheckpointWriter::clear() {
+  if (child_) child_->end_within(end_wait);
+  child_.reset();
+}
 
 }  // namespace elrun::inline v0::launcher

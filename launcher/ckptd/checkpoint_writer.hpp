@@ -33,7 +33,7 @@ class CheckpointWriter {
   /// Whether this message on the agent's socket is of that process, by the kernel's word on who connected.
   bool takes(std::uint64_t connection, const Message& message);
   void hung_up(std::uint64_t connection) { connections_.erase(connection); }
-  /// The loop has ended: kills the process and collects it.
+  /// The loop has ended: kills the process. It is not waited for where its storage hangs.
   void clear();
 
  private:

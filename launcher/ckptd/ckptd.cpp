@@ -31,11 +31,14 @@
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
 #include "checkpoint/staging/slot_save.hpp"
+#include "checkpoint/storage/token_bucket.hpp"
 #include "launcher/ckptd/agent_store.hpp"
 #include "launcher/report/endings.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/files.hpp"
 #include "lib/base/pass_descriptors.hpp"
 #include "lib/base/quiet_thread.hpp"
+#include "lib/base/timed_files.hpp"
 #include "lib/link/socket.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -44,15 +47,20 @@ namespace {
 constexpr std::size_t connections_max = 4096;
 constexpr Duration settle_wait = 60s;     // for a save whose generation is over: its slots are there by now, or never come
 constexpr Duration store_word_wait = 5s;  // for the store to take a word about a worker that died
+constexpr Duration pace_look = 100ms;     // whether a save that waits for its bytes still goes on
+constexpr unsigned writers = 2;           // threads of a save: one sums while the other waits for the storage
+// A checkpoint may take its time, and a step may not: what trains on this node gets processors and disks first. So a save costs training nothing where a core is free, and little
+// where none is. Threads inherit both.
 constexpr int niceness = 10;
 constexpr int io_idle = 3 << 13;  // IOPRIO_CLASS_IDLE; linux/ioprio.h is not everywhere
 
 /// One save of one slot, on its thread.
 struct RunningSave {
   std::uint64_t connection = 0;
-  SlotView slot;
+  std::shared_ptr<const SlotView> slot;
   SlotRecord record;
   std::atomic<Instant> deadline;
+  std::atomic<bool> hurries{false};  ///< Training waits for it: no bound on bytes per second holds.
   SaveOutcome outcome{};
   std::atomic<bool> is_over{false};
   std::thread thread{};
@@ -61,22 +69,31 @@ struct RunningSave {
 struct Connection {
   std::uint64_t number = 0;
   Fd socket{};
-  std::optional<SlotView> slot{};  ///< Until it is given to a save; the descriptor is kept for the next one.
-  Fd file{};
+  std::shared_ptr<const SlotView> slot{};  ///< Mapped once for all saves: page by page that costs as much as a checksum.
   bool is_filling = false, settles = false;
 };
 
 class Ckptd {
  public:
-  Ckptd(Path agent, const Clock& clock, const Log& log)
-      : agent_{std::move(agent)}, clock_{clock}, log_{log}, told_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {}
+  Ckptd(Path agent, StorageLimits limits, const Clock& clock, const Log& log)
+      : agent_{std::move(agent)},
+        clock_{clock},
+        log_{log},
+        files_{std::make_shared<PosixFiles>([log](const std::string& note) { log.info(note); }), limits},
+        told_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {}
 
   int run() {
     if (!told_) return exit_code::internal;
     for (;;) {
       std::vector<pollfd> looks{{STDIN_FILENO, POLLIN, 0}, {told_.get(), POLLIN, 0}};
       for (const Connection& c : connections_) looks.push_back({c.socket.get(), POLLIN, 0});
-      if (::poll(looks.data(), looks.size(), -1) < 0 && errno != EINTR) return exit_code::internal;
+      const bool settles = saves_.empty() && is_settling();
+      const int ready = ::poll(looks.data(), looks.size(), settles ? 0 : -1);
+      if (ready < 0 && errno != EINTR) return exit_code::internal;
+      if (ready <= 0) {
+        if (ready == 0) tell_settled();  // and no word is unread, also none of a worker that is gone
+        continue;
+      }
       if (looks[1].revents != 0) finish_saves();
       auto connection = connections_.begin();
       for (std::size_t i = 2; i < looks.size(); ++i) {
@@ -101,36 +118,44 @@ class Ckptd {
     }
   }
 
-  /// False: this connection is over.
+  /// False: this connection is over. Its worker sees that, and tells the others that its part will not come.
   bool hear(Connection& from) {
+    try {
+      return take_word(from);
+    } catch (const std::exception& error) {  // std::bad_alloc: one save fails, and no other
+      log_.warning(fmt::format("a worker's save is given up: {}", error.what()));
+      return false;
+    }
+  }
+  bool take_word(Connection& from) {
     std::array<std::byte, 1> packet{};
     std::array<Fd, 1> files;
     if (const auto got = receive_with(from.socket.get(), packet, files); !got.ok()) return false;
     const auto word = parse_slot_word(packet);
     if (!word) return false;
     switch (*word) {
-      case SlotWord::slot: from.file = std::move(files[0]); return bool{from.file};
+      case SlotWord::slot: return take_slot(from, std::move(files[0]));
       case SlotWord::begin: return begin(from);
       case SlotWord::sealed: return start_save(from);
+      case SlotWord::hurry: hurry(from.number); return true;
       case SlotWord::settle: settle(from); return true;
     }
     return false;
   }
 
-  /// Why it is said on both sides: a worker that dies between the two has no save, and the others have to know.
-  bool begin(Connection& from) {
-    if (is_saving(from.number)) return false;
-    auto view = view_of(from);
+  bool take_slot(Connection& from, Fd file) const {
+    if (!file || is_saving(from.number)) return false;
+    auto view = SlotView::open(std::move(file));
     if (!view.ok()) return refuse(view.failure());
-    from.slot = std::move(view).value();
-    from.is_filling = true;
+    from.slot = std::make_shared<const SlotView>(std::move(view).value());
     return true;
   }
 
-  Result<SlotView> view_of(const Connection& of) const {
-    Fd copy{::fcntl(of.file.get(), F_DUPFD_CLOEXEC, 3)};
-    if (!copy) return from_errno(errno, "look at a staging slot");
-    return SlotView::open(std::move(copy));
+  /// Why it is said on both sides: a worker that dies between the two has no save, and the others have to know.
+  bool begin(Connection& from) const {
+    if (!from.slot || is_saving(from.number)) return false;
+    from.is_filling = true;
+    return true;
   }
 
   bool refuse(const Failure& why) const {
@@ -145,9 +170,9 @@ class Ckptd {
     from.is_filling = false;
     newest_fence_.store(std::max(newest_fence_.load(), record->ownership.fence));
     std::unique_ptr<RunningSave> save{new RunningSave{
-        .connection = from.number, .slot = std::move(*from.slot), .record = std::move(*record), .deadline = clock_.now() + save_deadline}};
-    from.slot.reset();
+        .connection = from.number, .slot = from.slot, .record = std::move(*record), .deadline = clock_.now() + save_deadline}};
     RunningSave& it = *save;
+    if (is_settling()) it.deadline = clock_.now() + settle_wait, it.hurries = true;
     saves_.push_back(std::move(save));
     try {
       it.thread = quiet_thread([this, &it] { write(it); });
@@ -160,23 +185,25 @@ class Ckptd {
   // On the save's thread.
   void write(RunningSave& it) {
     AgentStore store{clock_, agent_};
-    PosixFiles files;
-    const std::uint64_t fence = it.record.ownership.fence;
-    const SlotSaveHost host{.files = files,
+    const FenceNumber fence = it.record.ownership.fence;
+    const SlotSaveHost host{.files = files_,
                             .clock = clock_,
                             .log = log_,
                             .store = store,
                             .sleep = [](Duration time) { std::this_thread::sleep_for(time); },
-                            .cancel = [this, fence]() -> std::optional<Failure> {
-                              if (newest_fence_.load() <= fence) return {};
-                              return Failure{Code::generation_over, Remedy::rejoin,
-                                             fmt::format("a later start of this job saves under fence {} by now", newest_fence_.load())};
-                            },
+                            .cancel = [this, fence] { return why_over(fence); },
                             .deadline = [&it] { return it.deadline.load(); },
                             .acknowledged = [&store](const std::string& text) { store.tell(CheckpointSaved{text}); },
+                            .voted =
+                                [&store, &it](const PartVote& vote, Duration took) {
+                                  std::uint64_t bytes = 0;
+                                  for (const SlotFragment& f : it.record.fragments) bytes += f.bytes;
+                                  store.tell(PartVoted{it.record.step, it.record.rank, bytes, took, vote.refusal});
+                                },
+                            .writing = {.threads = writers, .pace = [this, &it](std::uint64_t bytes) { return pace(it, bytes); }},
                             .old_keys = it.record.rank == 0 ? &old_keys_ : nullptr};
     try {
-      it.outcome = save_slot(it.slot, it.record, host);
+      it.outcome = save_slot(*it.slot, it.record, host);
     } catch (const std::exception& error) {  // std::bad_alloc: one save fails, and no other
       (void)tell_gone(store, {fence, it.record.step}, it.record.rank, Failure{Code::exhausted, Remedy::retry, error.what()},
                       Deadline::after(clock_.now(), store_word_wait));  // the others do not wait for it
@@ -185,6 +212,39 @@ class Ckptd {
     it.is_over = true;
     wake();
   }
+  [[nodiscard]] std::optional<Failure> why_over(FenceNumber fence) const {
+    if (newest_fence_.load() <= fence) return {};
+    return Failure{Code::generation_over, Remedy::rejoin,
+                   fmt::format("a later start of this job saves under fence {} by now", newest_fence_.load())};
+  }
+
+  /// On a thread that writes: until these bytes are within what this node may write.
+  Result<void> pace(const RunningSave& it, std::uint64_t bytes) {
+    const Instant until = [&] {
+      const std::lock_guard lock{pace_mutex_};
+      bucket_.set_rate(Bytes{it.hurries ? 0 : it.record.rate});
+      const Instant now = clock_.now();
+      return now + bucket_.take(bytes, now);
+    }();
+    for (Instant now = clock_.now(); now < until && !it.hurries; now = clock_.now()) {
+      if (auto why = why_over(it.record.ownership.fence)) return *std::move(why);
+      if (now >= it.deadline.load())
+        return Failure{
+            Code::deadline_passed, Remedy::fix_config,
+            fmt::format("the save was not over in time, for no more than {} bytes per second may be written (CheckpointOptions::rate)",
+                        it.record.rate)};
+      std::this_thread::sleep_for(std::min<Duration>(until - now, pace_look));
+    }
+    return {};
+  }
+
+  void hurry(std::uint64_t connection) {
+    for (const auto& save : saves_)
+      if (save->connection == connection) save->hurries = true;
+    const std::lock_guard lock{pace_mutex_};
+    bucket_.forget(clock_.now());
+  }
+
   void fail(RunningSave& it, const std::string& why) const {
     it.outcome = SaveOutcome{it.record.ownership.fence,
                              it.record.step,
@@ -214,7 +274,6 @@ class Ckptd {
                                  message(*(*save)->outcome.failure)));
       save = saves_.erase(save);
     }
-    tell_settled();
   }
 
   static void send(const Connection& to, const std::optional<SaveOutcome>& outcome) {
@@ -225,11 +284,15 @@ class Ckptd {
   void settle(Connection& from) {
     from.settles = true;
     const Instant by = clock_.now() + settle_wait;
-    for (const auto& save : saves_) save->deadline = std::min(save->deadline.load(), by);
-    tell_settled();
+    for (const auto& save : saves_) {
+      save->deadline = std::min(save->deadline.load(), by);
+      hurry(save->connection);  // nobody trains meanwhile
+    }
+  }
+  [[nodiscard]] bool is_settling() const {
+    return std::any_of(connections_.begin(), connections_.end(), [](const Connection& c) { return c.settles; });
   }
   void tell_settled() {
-    if (!saves_.empty()) return;
     for (Connection& c : connections_)
       if (std::exchange(c.settles, false)) send(c, std::nullopt);
   }
@@ -238,12 +301,15 @@ class Ckptd {
     return std::any_of(saves_.begin(), saves_.end(), [&](const auto& save) { return save->connection == connection; });
   }
 
-  /// The worker is gone. What it has sealed is saved; what it has not, others wait for in vain.
+  /// The worker is gone. What it has sealed is saved; what it has not, others wait for in vain. A slot says by itself that it is being filled, also where its worker died before it could.
   void hang_up(std::list<Connection>::iterator connection) {
-    if (connection->is_filling && connection->slot) {
-      const auto head = connection->slot->prefix();
-      if (head.ok() && head->state == SlotState::sealed) start_save(*connection);
-      else tell_gone_of(*connection->slot);
+    try {
+      if (const auto head = connection->slot ? connection->slot->prefix() : Result<SlotPrefix>{SlotPrefix{}}; head.ok()) {
+        if (head->state == SlotState::sealed && connection->is_filling) start_save(*connection);
+        if (head->state == SlotState::filling) tell_gone_of(*connection->slot);
+      }
+    } catch (const std::exception& error) {  // std::bad_alloc
+      log_.warning(fmt::format("what a worker that is gone was saving is given up: {}", error.what()));
     }
     connections_.erase(connection);
   }
@@ -269,11 +335,14 @@ class Ckptd {
   const Path agent_;
   const Clock& clock_;
   const Log& log_;
-  const Fd told_;  // a save is over
+  TimedFiles files_;  // one for all saves: as long as an operation is stuck all of them fail at once
+  const Fd told_;     // a save is over
   std::list<Connection> connections_;
   std::uint64_t last_connection_ = 0;
   std::list<std::unique_ptr<RunningSave>> saves_;
   std::atomic<FenceNumber> newest_fence_{0};
+  std::mutex pace_mutex_;
+  TokenBucket bucket_;                 // of all saves of this node
   std::vector<std::string> old_keys_;  // of the leader's saves, of which one runs at a time
 };
 
@@ -289,7 +358,10 @@ int run_ckptd(const Variables& environment, const Clock& clock, LogStream& lines
   (void)::prctl(PR_SET_NAME, "elrun-ckptd");       // as `ps` shows it: it was executed by way of /proc
   (void)::setpriority(PRIO_PROCESS, 0, niceness);  // what trains comes first; refused: it writes as anybody
   (void)::syscall(SYS_ioprio_set, 1, 0, io_idle);
-  return Ckptd{agent->second, clock, log}.run();
+  const auto limit = environment.find("ELRUN_STORAGE_LIMIT");
+  const auto limits = storage_limits(limit == environment.end() ? "" : limit->second);
+  if (!limits.ok()) log.warning(message(limits.failure()));  // the workers end with it
+  return Ckptd{agent->second, limits.ok() ? *limits : StorageLimits{}, clock, log}.run();
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -154,6 +154,19 @@ void JobHistory::note_checkpoint(const Message& message, Instant now) {
     record.failed_step = failed->step;
     record.last_failure = failed->why;
     record.last_failure->what.resize(std::min(failed->why.what.size(), failure_text_max));
+  } else if (const auto* left = std::get_if<SaveLeftOut>(&message); left != nullptr && left->generation == record_.world.generation) {
+    if (left->count <= saves_left_out_here_) return;
+    saves_left_out_here_ = left->count;
+    ++record.saves_left_out;
+    record.left_out_step = left->step;
+  } else if (const auto* part = std::get_if<PartVoted>(&message)) {
+    if (part->refusal) {
+      ++record.parts.refused;
+      return;
+    }
+    ++record.parts.written;
+    record.parts.bytes += part->bytes;
+    record.parts.rate = part->took > Duration{0} ? static_cast<double>(part->bytes) / seconds(part->took) : 0;
   }
 }
 
@@ -173,7 +186,7 @@ void JobHistory::began_generation(const Turn& turn, const World& world) {
   lost_at_.reset();
   end_cause_.reset();
   own_failure_ = false;
-  saves_failed_here_ = 0;
+  saves_failed_here_ = saves_left_out_here_ = 0;
 }
 
 void JobHistory::note_end(const WorkerEnded& ended, Instant now) {

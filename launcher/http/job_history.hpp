@@ -50,6 +50,13 @@ struct CheckpointRecord {
   std::uint64_t saves_failed = 0;           ///< Each once for all workers of this node.
   std::optional<Failure> last_failure;      ///< Of the newest save, if that failed.
   std::uint64_t failed_step = 0;            ///< The step that it was of.
+  std::uint64_t saves_left_out = 0;         ///< Because the one before was still being written. Each once for all workers of this node.
+  std::uint64_t left_out_step = 0;          ///< Of the newest of them.
+  struct Parts {
+    std::uint64_t written = 0, refused = 0;  ///< Votes of this node's ckptd.
+    std::uint64_t bytes = 0;                 ///< Of the state, in those that were written.
+    double rate = 0;                         ///< Of the newest, in bytes per second.
+  } parts{};
 };
 
 /// A table of values, one for each number or text that pages and metrics show; the pages add what only the shell knows.
@@ -115,7 +122,7 @@ class JobHistory {
   std::optional<CauseLabel> end_cause_;    // of the newest generation
   std::optional<CauseLabel> start_cause_;  // why workers are started; none: for the first time
   bool own_failure_ = false;
-  std::uint64_t saves_failed_here_ = 0;  // of the newest generation
+  std::uint64_t saves_failed_here_ = 0, saves_left_out_here_ = 0;  // of the newest generation
 };
 
 }  // namespace elrun::inline v0::launcher

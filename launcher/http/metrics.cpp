@@ -126,6 +126,18 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
                          static_cast<double>(node.last_step_wall_ns) / 1e9));
   all.push_back(single("elrun_saves_failed", counter, "", "Checkpoints that could not be saved, as this node's workers said",
                        node.checkpoints.saves_failed));
+  all.push_back(single("elrun_saves_left_out", counter, "",
+                       "Checkpoints that were not saved because the one before was still being written, as this node's workers said",
+                       node.checkpoints.saves_left_out));
+  const CheckpointRecord::Parts& parts = node.checkpoints.parts;
+  all.push_back(
+      {.name = "elrun_checkpoint_parts",
+       .type = counter,
+       .help =
+           "Parts of checkpoints that elrun ckptd of this node was to write: yes, they are on the storage; no, they could not be written",
+       .samples = {{{{"vote", "yes"}}, static_cast<double>(parts.written)}, {{{"vote", "no"}}, static_cast<double>(parts.refused)}}});
+  all.push_back(
+      single("elrun_checkpoint_part_bytes", counter, "bytes", "State in the parts that elrun ckptd of this node has written", parts.bytes));
   if (node.checkpoints.last_failure)
     all.push_back({.name = "elrun_last_save_failure",
                    .type = info,

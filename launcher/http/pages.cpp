@@ -94,6 +94,9 @@ nlohmann::json checkpoints_json(const Glance& glance) {
   if (record.went_on_from) json["went_on_from"] = json_of(*record.went_on_from);
   if (record.safe_at) json["age_seconds"] = seconds(glance.now - *record.safe_at);
   if (record.saves_failed > 0) json["saves_failed"] = record.saves_failed;
+  if (record.saves_left_out > 0) json["left_out"] = {{"saves", record.saves_left_out}, {"last_step", record.left_out_step}};
+  if (const auto& parts = record.parts; parts.written + parts.refused > 0)
+    json["parts"] = {{"written", parts.written}, {"refused", parts.refused}, {"bytes", parts.bytes}, {"bytes_per_second", parts.rate}};
   if (record.last_failure) json["last_failure"] = {{"step", record.failed_step}, {"why", message(*record.last_failure)}};
   return json;
 }
@@ -148,6 +151,13 @@ std::string checkpoint_lines(const Reading& checkpoints) {
   if (const auto failed = checkpoints.number("saves_failed"); failed > 0)
     text += fmt::format("{}{} failed", text.empty() || text.back() == '\n' ? "  checkpoints: " : "; ", count_of(failed, "save"));
   if (!text.empty() && text.back() != '\n') text += "\n";
+  if (const Reading left = checkpoints.object("left_out"); left.json().is_object())
+    text += fmt::format("  {} left out, for the one before was still being written; the newest of step {}\n",
+                        count_of(left.number("saves"), "save"), left.number("last_step"));
+  if (const Reading parts = checkpoints.object("parts"); parts.json().is_object())
+    text += fmt::format("  elrun ckptd: {} written with {:.2f} GB, the newest at {:.0f} MB/s; {} could not be written\n",
+                        count_of(parts.number("written"), "part"), parts.fraction("bytes") / 1e9, parts.fraction("bytes_per_second") / 1e6,
+                        parts.number("refused"));
   if (const Reading last = checkpoints.object("last_failure"); last.json().is_object())
     text += fmt::format("  the newest save failed, of step {}: {}\n", last.number("step"), last.text("why"));
   return text;

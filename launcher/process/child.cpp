@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -165,6 +167,12 @@ void Child::abandon() {
   is_abandoned_ = true;
   watch_.cancel();
   look_again_.cancel();
+}
+
+void Child::end_within(Duration wait) {
+  signal(SIGKILL);
+  pollfd look{watch_.native_handle(), POLLIN, 0};
+  if (::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count())) <= 0) abandon();
 }
 
 // Waits for nobody but the kernel: after SIGKILL a process ends.

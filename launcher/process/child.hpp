@@ -11,6 +11,8 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <elrun/units.hpp>
+
 #include "launcher/options/options.hpp"
 #include "launcher/process/guard.hpp"
 #include "launcher/process/numa.hpp"
@@ -51,6 +53,8 @@ class Child {
   /// Kills the group. `ended` is not called any more, and the destructor waits for nobody: for a process that may hang in the
   /// kernel, when this process is about to end too.
   void abandon();
+  /// Kills the group and waits for its end, `wait` at most; then it is abandoned.
+  void end_within(Duration wait);
 
  private:
   Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended);

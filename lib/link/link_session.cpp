@@ -100,6 +100,7 @@ class Link {
   void save_failed(StepNumber step, std::uint64_t count, Failure why) {
     post(SaveFailed{place().membership.generation, step.value(), count, std::move(why)});
   }
+  void save_left_out(StepNumber step, std::uint64_t count) { post(SaveLeftOut{place().membership.generation, step.value(), count}); }
   void checkpoint_saved(std::string acknowledgement) { post(CheckpointSaved{std::move(acknowledgement)}); }
 
   Result<void> next_generation(Deadline agreed_by) {
@@ -311,6 +312,9 @@ class LinkSession final : public Session {
   }
   void save_failed(StepNumber step, std::uint64_t count, const Failure& why) override {
     if (!forked()) link_->save_failed(step, count, why);
+  }
+  void save_left_out(StepNumber step, std::uint64_t count) override {
+    if (!forked()) link_->save_left_out(step, count);
   }
   Result<void> finished(Deadline deadline) override {
     if (forked()) return in_child();

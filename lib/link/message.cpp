@@ -50,7 +50,9 @@ enum class Type : std::uint16_t {
   ready_for_place,
   checkpoint_saved,
   went_on_from,
-  save_failed
+  save_failed,
+  save_left_out,
+  part_voted
 };
 
 /// Writes fields. Texts beyond their bound are cut: they are for people.
@@ -270,6 +272,20 @@ void fields(C& c, M& m) {
   c.number(m.count);
   fields(c, m.why);
 }
+template <class C, Is<SaveLeftOut> M>
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+  c.number(m.step);
+  c.number(m.count);
+}
+template <class C, Is<PartVoted> M>
+void fields(C& c, M& m) {
+  c.number(m.step);
+  c.number(m.rank);
+  c.number(m.bytes);
+  duration(c, m.took);
+  c.maybe(m.refusal, [&](auto& refusal) { fields(c, refusal); });
+}
 template <class C, Is<Refusal> M>
 void fields(C& c, M& m) {
   fields(c, m.failure);
@@ -383,6 +399,8 @@ Result<std::optional<Message>> decode(std::uint16_t type, ByteSpan payload) {
     case Type::checkpoint_saved: return message_from<CheckpointSaved>(payload, "CheckpointSaved");
     case Type::went_on_from: return message_from<WentOnFrom>(payload, "WentOnFrom");
     case Type::save_failed: return message_from<SaveFailed>(payload, "SaveFailed");
+    case Type::save_left_out: return message_from<SaveLeftOut>(payload, "SaveLeftOut");
+    case Type::part_voted: return message_from<PartVoted>(payload, "PartVoted");
   }
   return std::optional<Message>{};
 }
@@ -440,8 +458,8 @@ ByteVector encode(const Message& message) {
 }
 
 static_assert(std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::hello) - 1, Message>, Hello> &&
-              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::save_failed) - 1, Message>, SaveFailed> &&
-              std::variant_size_v<Message> == static_cast<std::size_t>(Type::save_failed));
+              std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::part_voted) - 1, Message>, PartVoted> &&
+              std::variant_size_v<Message> == static_cast<std::size_t>(Type::part_voted));
 
 void MessageReader::feed(ByteSpan bytes) {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));

@@ -99,13 +99,28 @@ struct SaveFailed {
   Failure why;
 };
 
+/// Worker to agent: no checkpoint of this step was saved, because the one before it was still being written.
+struct SaveLeftOut {
+  Generation generation;
+  std::uint64_t step = 0;
+  std::uint64_t count = 0;  ///< As in SaveFailed.
+};
+/// `elrun ckptd` to agent: one rank's part of a checkpoint is on the storage and has its vote; or it could not be written.
+struct PartVoted {
+  std::uint64_t step = 0;
+  std::uint32_t rank = 0;
+  std::uint64_t bytes = 0;           ///< Of the state.
+  Duration took{0};                  ///< To write and sync it.
+  std::optional<Failure> refusal{};  ///< Why the vote is no.
+};
+
 /// Worker to agent: this generation is over, and the program waits for its place in the next one.
 struct ReadyForPlace {
   Generation generation;
 };
 
 using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave,
-                             Returned, ReadyForPlace, CheckpointSaved, WentOnFrom, SaveFailed>;
+                             Returned, ReadyForPlace, CheckpointSaved, WentOnFrom, SaveFailed, SaveLeftOut, PartVoted>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

@@ -68,6 +68,8 @@ std::vector<std::string> fuzz_examples() {
                                       CheckpointSaved{"step 40"},
                                       WentOnFrom{{1, {{2, 3}}}, {"/ck/ckpt/s40", 40, 3, "the newest checkpoint", {"one", "two"}}},
                                       SaveFailed{{1, {{2, 3}}}, 40, 2, why},
+                                      SaveLeftOut{{1, {{2, 3}}}, 40, 2},
+                                      PartVoted{40, 1, 4096, Duration{5}, why},
                                       StoreRequest{.id = 1, .op = StoreOp::wait, .keys = {"a", "b"}, .value = ByteVector(5)},
                                       StoreReply{.id = 1, .what = "x", .values = {ByteVector(3), {}}}};
   std::vector<std::string> examples;

@@ -377,6 +377,32 @@ TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", 
     CHECK(status_for_people(odd).ok());
 }
 
+TEST_CASE("saves that were left out, and what ckptd has written, are shown", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  const auto said = [&] { return *status_for_people(status_page(node.glance())); };
+  CHECK(has(node.metrics_text(), "elrun_saves_left_out_total 0\n"));
+  CHECK_FALSE(has(said(), "left out"));
+  CHECK_FALSE(has(said(), "ckptd"));
+  for (const ConnectionId worker : {5u, 6u}) node.on(WorkerSaid{worker, SaveLeftOut{generation(1), 40, 1}});  // both say the same
+  node.on(WorkerSaid{5, SaveLeftOut{generation(1), 60, 2}});
+  node.on(WorkerSaid{5, SaveLeftOut{generation(7), 80, 9}});  // of no generation here
+  CHECK(has(node.metrics_text(), "elrun_saves_left_out_total 2\n"));
+  CHECK(has(said(), "  2 saves left out, for the one before was still being written; the newest of step 60\n"));
+  node.on(WriterSaid{9, PartVoted{40, 2, 500'000'000, 2s, {}}});
+  node.on(WriterSaid{9, PartVoted{40, 3, 100'000'000, 1s, {}}});
+  node.on(WriterSaid{9, PartVoted{60, 2, 500'000'000, 2s, Failure{Code::io, Remedy::retry, "sync /ck/x: Input/output error"}}});
+  CHECK(has(node.metrics_text(), "elrun_checkpoint_parts_total{vote=\"yes\"} 2\n"));
+  CHECK(has(node.metrics_text(), "elrun_checkpoint_parts_total{vote=\"no\"} 1\n"));
+  CHECK(has(node.metrics_text(), "elrun_checkpoint_part_bytes_total 600000000\n"));
+  CHECK(has(said(), "  elrun ckptd: 2 parts written with 0.60 GB, the newest at 100 MB/s; 1 could not be written\n"));
+  for (const char* odd :
+       {R"({"checkpoints":{"left_out":3,"parts":[]}})", R"({"checkpoints":{"left_out":{"saves":"x"},"parts":{"bytes":"y"}}})"})
+    CHECK(status_for_people(odd).ok());
+}
+
 TEST_CASE("the status says who answers, and whether it was asked to leave", "[pages]") {
   Node node;
   node.begin(1);

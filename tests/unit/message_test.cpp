@@ -28,7 +28,13 @@ Failure any_failure(Rng& rng) {
   return failure;
 }
 Message any_message(Rng& rng) {
-  switch (rng.below(15)) {
+  switch (rng.below(17)) {
+    case 16: {
+      PartVoted voted{rng.next64(), rng.next(), rng.next64(), Duration{static_cast<std::int64_t>(rng.next64() >> 1)}, {}};
+      if (rng.chance(0.5)) voted.refusal = any_failure(rng);
+      return voted;
+    }
+    case 15: return SaveLeftOut{any_generation(rng), rng.next64(), rng.next64()};
     case 14: return SaveFailed{any_generation(rng), rng.next64(), rng.next64(), any_failure(rng)};
     case 13: {
       WentOnFrom went{any_generation(rng), {any_text(rng, 200), rng.next64(), rng.next64(), any_text(rng, 90), {}}};

@@ -30,6 +30,8 @@ class AsyncSaves {
   /// On this rank, until `deadline` at most: how the save under way ended; nothing while it goes on, and where there is none.
   std::optional<SaveOutcome> hear(Deadline deadline);
   [[nodiscard]] bool is_busy() const { return staging_.is_busy(); }
+  /// Training waits for the save under way.
+  void hurry() { staging_.hurry(); }
 
   /// What all ranks together know, on all ranks: the same.
   struct Agreed {

@@ -162,6 +162,10 @@ std::optional<SaveOutcome> Staging::hear(Store& store, Deadline deadline) {
   return {};
 }
 
+void Staging::hurry() {
+  if (under_way_) (void)say(SlotWord::hurry);  // where ckptd is gone, `hear` says so
+}
+
 void Staging::settle() {
   if (under_way_) (void)say(SlotWord::settle);  // where ckptd is gone, `hear` says so
 }

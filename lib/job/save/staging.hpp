@@ -51,6 +51,8 @@ class Staging {
   /// The outcome, if it is there or has come by `deadline`. A ckptd that ended is one, too, unless the save's leader has told `store` another. One that says
   /// nothing for longer than a save may take has failed, once; this rank stays busy until it speaks or ends.
   std::optional<SaveOutcome> hear(Store& store, Deadline deadline);
+  /// Training waits for the save under way.
+  void hurry();
   /// The generation is over: what is under way there, of workers before this one too, gets a last minute. Does not wait.
   void settle();
   /// Until all of that is over; how this rank's own save ended, if it was heard here. A rank is not busy afterwards, unless the deadline has passed.

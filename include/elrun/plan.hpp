@@ -111,8 +111,13 @@ struct Plan {
 /// What the checkpoints of a job are and where.
 struct CheckpointOptions {
   std::string directory;    ///< Empty: no checkpoints; a failure then begins the job again (same bits).
-  std::uint64_t every = 0;  ///< Steps between checkpoints; 0: only the final one.
-  std::uint32_t keep = 3;   ///< Committed checkpoints to keep; at least 2.
+  std::uint64_t every = 0;  ///< Steps between checkpoints; 0: none by the number of the step.
+  /// Time between the beginnings of two checkpoints; 0: none by time. With `every`, too, whichever comes first. Without them and `budget` there is only the final one.
+  Duration interval{0};
+  /// The most that checkpoints between steps may cost, as a share of the time, below 1; 0: no matter. What they cost is how long they stop training, and by how much they slow down the steps
+  /// beside them, as the leader measured it for the last four. A checkpoint that `every` or `interval` asks for waits until the share allows it; without those, one begins whenever it does.
+  double budget = 0;
+  std::uint32_t keep = 3;  ///< Committed checkpoints to keep; at least 2.
   /// How long a final checkpoint that cannot be saved (no space, not permitted, gone) is tried again. The state is in memory alone then. As long a start waits for a
   /// storage that hangs, cannot be reached or cannot be read.
   Duration final_wait = std::chrono::minutes{10};
@@ -123,6 +128,8 @@ struct CheckpointOptions {
   /// computes the next step, and `elrun ckptd` writes it from there. One save at a time, in 600 s: one that comes while another is written is left out. The final checkpoint
   /// and that of a node which leaves are waited for. Needs elrun, and memory for the copy: where one is missing saves block, and a line says so.
   bool async = false;
+  /// With `async`: at most so many bytes per second are written by each node, for all its ranks together, while training goes on; 0: as many as the storage takes.
+  Bytes rate{};
 };
 
 }  // namespace elrun::inline v0

@@ -106,6 +106,7 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
   ELRUN_TRY(votes_.exchange(world, {.vote = mine,
                                     .leaves = departure_.is_untold(),
                                     .stops = decided_.asks_to_stop(),
+                                    .saves = saves_.asks_for_save(step + 1),
                                     .audit_hash = step_.audit().hash(),
                                     .audit_probability = step_.audit().probability(),
                                     .update = decided_.said(),
@@ -134,6 +135,7 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
   }
   tell_of_straggler();
   departure_.set_member_leaves(member_leaves);
+  saves_.set_asked_for(votes_.said(0).saves);
   decided_.decide({.squares = reducer_.sum_of_squares(votes_.all_norm_nodes()),
                    .loss = votes_.sum_of_losses() * per_slot(),
                    .tokens = votes_.tokens(),

@@ -97,10 +97,13 @@ void train_with(E& engine, elrun::Job& job, const gpt::Options& options, const g
 void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text) {
   job.configure(plan_of(options, text), {.directory = options.checkpoint,
                                          .every = options.every,
+                                         .interval = std::chrono::seconds{options.every_seconds},
+                                         .budget = options.save_budget,
                                          .keep = static_cast<std::uint32_t>(options.keep),
                                          .final_wait = std::chrono::seconds{options.final_wait},
                                          .max_age = std::chrono::seconds{options.max_age},
-                                         .async = options.async});
+                                         .async = options.async,
+                                         .rate = elrun::Bytes{options.save_rate * 1'000'000}});
 #ifdef GPT_ON_DEVICES
   if (job.device().kind == elrun::DeviceKind::cuda) {
     nn::DeviceEngine engine{job.stream()};

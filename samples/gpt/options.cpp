@@ -40,10 +40,16 @@ const flags::Flag<Options> table[] = {
     {"seed", "N", &Options::seed, 0, ~std::uint64_t{0}, "of initial weights and the order of samples"},
     {"lr", "X", &Options::lr, 0, 0, "highest learning rate: linear warm-up over a tenth of the steps, then a cosine to a tenth"},
     {"checkpoint", "DIR", &Options::checkpoint, 0, 0, "where to keep checkpoints; a job that finds one goes on from there"},
-    {"every", "K", &Options::every, 0, unbounded, "steps between checkpoints; 0: only at the end"},
+    {"every", "K", &Options::every, 0, unbounded,
+     "steps between checkpoints; 0: not by their number, and only at the end without the next two"},
+    {"every-seconds", "S", &Options::every_seconds, 0, 1 << 30, "seconds between checkpoints; 0: not by time"},
+    {"save-budget", "P", &Options::save_budget, 0, 0,
+     "the most that checkpoints may cost, as a share of the time: 0.01 for 1 %; they are saved as often as that allows, or no more often than --every and --every-seconds say"},
     {"keep", "N", &Options::keep, 2, 1 << 20, "checkpoints to keep; at least 2, for the newest may turn out to be damaged"},
     {"async", "", &Options::async, 0, 0,
      "write checkpoints while training goes on; takes as much memory again as a worker saves, and elrun"},
+    {"save-rate", "MB", &Options::save_rate, 0, 1 << 24,
+     "of --async: at most so many millions of bytes per second on each node; 0: no bound"},
     {"final-wait", "S", &Options::final_wait, 0, 1 << 20, "seconds for which the final checkpoint is tried again when it cannot be saved"},
     {"max-age", "S", &Options::max_age, 0, 1 << 30,
      "a save that fails when no checkpoint was saved for so many seconds ends the job with 173; 0: training goes on"},
@@ -78,6 +84,12 @@ std::vector<std::string> contradictions(const Options& o) {
     out.push_back("--audit compares whole gradients, and with --exchange slot no worker has one: leave one of the two out");
   if (o.audit > 1) out.push_back("--audit " + std::to_string(o.audit) + " is no probability: try --audit 0.01");
   if (o.every > 0 && o.checkpoint.empty()) out.push_back("--every " + number(o.every) + " has nowhere to go: add --checkpoint DIR");
+  if (o.every_seconds > 0 && o.checkpoint.empty())
+    out.push_back("--every-seconds " + number(o.every_seconds) + " has nowhere to go: add --checkpoint DIR");
+  if (o.save_budget > 0 && o.checkpoint.empty()) out.push_back("--save-budget has nowhere to go: add --checkpoint DIR");
+  if (!(o.save_budget >= 0 && o.save_budget < 1))
+    out.push_back("--save-budget " + std::to_string(o.save_budget) + " is no share of the time: try --save-budget 0.01");
+  if (o.save_rate > 0 && !o.async) out.push_back("--save-rate " + number(o.save_rate) + " belongs to --async: add it");
   return out;
 }
 

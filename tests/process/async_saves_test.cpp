@@ -193,6 +193,45 @@ TEST_CASE("a node that is asked to leave saves before it goes, whatever is being
   ends_as(*again, state);
 }
 
+TEST_CASE("a node that leaves does not wait for a writer that is frozen: after ten seconds it saves itself", "[golden]") {
+  const Folder folder;
+  const Folder checkpoints;
+  const std::string root = checkpoints / "ck", state = undisturbed(folder);
+  {
+    const auto job = start_job("2", training(folder, root));
+    REQUIRE(until(*job, "step=45 "));
+    const pid_t writer = writer_of(*job);
+    REQUIRE(writer > 0);
+    ::kill(writer, SIGSTOP);
+    REQUIRE(until(*job, "step=85 "));  // with a save under way, or handed over
+    job->signal(SIGTERM);
+    const Ended ended = finish(*job);
+    INFO(tail(ended.output));
+    CHECK(ended.code == 128 + SIGTERM);
+  }
+  const auto again = start_job("2", training(folder, root));
+  REQUIRE(until(*again, "going on from checkpoint s"));
+  const std::string output = again->output();
+  CHECK(std::stoul(output.substr(output.rfind("going on from checkpoint s") + 26, 12)) >= 85);
+  ends_as(*again, state);
+}
+
+TEST_CASE("saves by time, within a budget and with a bound on bytes per second: the same state", "[golden]") {
+  const Folder folder;
+  const std::string state = undisturbed(folder);
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{"--every-seconds", "1", "--every", "0"}, {"--save-budget", "0.2", "--every", "0"}, {"--save-rate", "1"}}) {
+    const Folder checkpoints;
+    const std::string root = checkpoints / "ck";
+    const Ended ended = run("elrun", under_elrun({"--nproc_per_node", "3"}, training(folder, root, how)));
+    INFO(how[0] << "\n" << tail(ended.output));
+    CHECK(ended.code == 0);
+    CHECK(ended.state == state);
+    if (how[0] != "--every-seconds") CHECK(ended.says("[elrun ckptd"));  // all steps may take less than a second
+    CHECK(is_committed(root, steps));
+  }
+}
+
 TEST_CASE("two nodes save together, and a writer that is killed beside the leader's costs that save alone", "[golden]") {
   const Folder folder;
   const Folder checkpoints;

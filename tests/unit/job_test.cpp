@@ -414,6 +414,26 @@ TEST_CASE("a save that fails is told, and training goes on", "[job]") {
                     [](const std::string& l) { return contains(l, "could not be saved"); }));
 }
 
+TEST_CASE("a save by time comes after the same steps on all ranks: the leader's clock decides, whatever the others' say", "[job]") {
+  const TemporaryDirectory root;
+  std::vector<ManualClock> clocks(3);
+  const auto members = run_world({.world = 3, .clock_of = [&](std::uint32_t rank) -> const Clock& { return clocks[rank]; }},
+                                 toy({.plan = toy_plan(1),
+                                      .checkpoint = {.directory = root.path(), .interval = 3s, .keep = 10},
+                                      .in_slot = [&](Job& job, std::uint64_t, Slot& slot) {
+                                        const std::uint32_t rank = JobAccess::rank(job);
+                                        if (rank == 0) clocks[0].advance(slot.index() == 0 ? 1s : 0s);
+                                        if (rank == 1) clocks[1].advance(100s);
+                                      }}));
+  for (const Member& m : members) {
+    INFO((m.failure.has_value() ? message(*m.failure) : ""));
+    REQUIRE(m.outcome.has_value());
+  }
+  std::vector<std::string> saved = PosixFiles{}.list(std::filesystem::path{root.path()} / "ckpt").value();
+  for (std::string& name : saved) name = name.substr(0, name.find('.'));
+  CHECK(saved == std::vector<std::string>{"s000000000003", "s000000000006", "s000000000007"});
+}
+
 TEST_CASE("the pause before the next try of a final save grows from 1 s to 30 s, until the time is over or no time can help", "[job]") {
   const Failure full{Code::no_space, Remedy::fix_config, "x"};
   StorageWait save{.wait = 600s, .begun = Instant{} + 5s};

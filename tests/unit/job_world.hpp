@@ -188,6 +188,7 @@ struct WorldOptions {
   JoinPeers join{};                                                ///< Instead of the exchange of memory.
   std::function<SharedBuffers::Make(std::uint32_t rank)> share{};  ///< Memory that peers can read; else all is private.
   const Clock* clock = nullptr;                                    ///< Instead of the real one.
+  std::function<const Clock&(std::uint32_t rank)> clock_of{};      ///< A clock for each member, instead of one for all.
   Files* files = nullptr;                                          ///< Likewise.
   std::uint64_t memory = 0;                                        ///< Bytes that each member's machine has; 0: not known.
   std::function<void(Duration)> sleep{};                           ///< Of any member, while its final save waits.
@@ -250,7 +251,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
           std::make_unique<MemoryPeers>(shared->net, rank, dies ? std::optional{options.death->exchange} : std::nullopt)};
     };
     try {
-      JobAccess::drive({.clock = clock,
+      JobAccess::drive({.clock = options.clock_of ? options.clock_of(rank) : clock,
                         .files = files,
                         .session = session,
                         .log = log,

@@ -14,7 +14,7 @@ namespace {
 
 /// A vote begins with it. Then come the tokens of the rank's slots, their losses, and its nodes of the norm.
 struct VoteHeader {
-  std::uint64_t number, lineage[2], step, finite, leaves, stops, audit_hash;
+  std::uint64_t number, lineage[2], step, finite, leaves, stops, saves, audit_hash;
   double audit_probability;
   UpdateSaid update;
   std::int64_t own;
@@ -71,11 +71,17 @@ Result<void> VoteExchange::exchange(JobWorld& world, const VoteSaid& mine) {
 void VoteExchange::write(const VoteSaid& mine) {
   ByteVector& blob = votes_[rank_];
   const Generation& generation = mine.vote.generation;
-  const VoteHeader header{generation.number, {generation.lineage.bits[0], generation.lineage.bits[1]},
-                          mine.vote.step,    mine.vote.finite,
-                          mine.leaves,       mine.stops,
-                          mine.audit_hash,   mine.audit_probability,
-                          mine.update,       mine.own.count()};
+  const VoteHeader header{generation.number,
+                          {generation.lineage.bits[0], generation.lineage.bits[1]},
+                          mine.vote.step,
+                          mine.vote.finite,
+                          mine.leaves,
+                          mine.stops,
+                          mine.saves,
+                          mine.audit_hash,
+                          mine.audit_probability,
+                          mine.update,
+                          mine.own.count()};
   std::size_t at = put(blob, 0, std::span{&header, 1});
   at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
   at = put(blob, at, std::span<const float>{my_losses_});
@@ -101,6 +107,7 @@ VoteSaid VoteExchange::said(std::uint32_t rank) const {
   return {.vote = {{header.number, {{header.lineage[0], header.lineage[1]}}}, header.step, header.finite != 0},
           .leaves = header.leaves != 0,
           .stops = header.stops != 0,
+          .saves = header.saves != 0,
           .audit_hash = header.audit_hash,
           .audit_probability = header.audit_probability,
           .update = header.update,

@@ -22,6 +22,7 @@ struct VoteSaid {
   Vote vote;
   bool leaves = false;  ///< Its node leaves the job, and its agent does not know yet that the job may go on without it.
   bool stops = false;   ///< Its program asked for the job's end.
+  bool saves = false;   ///< After this step is a save. The leader's counts, see save_interval.hpp.
   std::uint64_t audit_hash = 0;
   double audit_probability = 0;
   UpdateSaid update;

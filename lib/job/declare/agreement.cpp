@@ -66,8 +66,9 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
            fmt::format("parameters: {}\ngradients: {}, exchanged {}\noptimizer: {}\nmemory_per_rank: {}\noverlap: {}\nsteps: {}\n",
                        word(plan.placement.parameters), word(plan.placement.gradients), exchanged(plan), word(plan.placement.optimizer),
                        plan.memory_per_rank, plan.overlap ? "on" : "off", plan.steps)},
-          {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\nmax_age: {}\nasync: {}\n", checkpoint.directory, checkpoint.every,
-                                             for_people(checkpoint.max_age), checkpoint.async ? "on" : "off")},
+          {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\ninterval: {}\nbudget: {}\nmax_age: {}\nasync: {}\nrate: {}\n",
+                                             checkpoint.directory, checkpoint.every, for_people(checkpoint.interval), checkpoint.budget,
+                                             for_people(checkpoint.max_age), checkpoint.async ? "on" : "off", checkpoint.rate.value())},
           {"model", std::move(model)}};
 }
 

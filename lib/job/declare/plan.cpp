@@ -90,9 +90,18 @@ std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& che
   if (checkpoint.every > 0 && checkpoint.directory.empty())
     out.push_back(
         fmt::format("checkpoint.every is {}, but checkpoint.directory is empty: name a directory that all nodes share", checkpoint.every));
+  if ((checkpoint.interval > Duration{0} || checkpoint.budget > 0) && checkpoint.directory.empty())
+    out.push_back(
+        "checkpoint.interval or checkpoint.budget is given, but checkpoint.directory is empty: name a directory that all nodes share");
+  if (checkpoint.interval < Duration{0}) out.push_back("checkpoint.interval is negative: 0 means that time does not count");
+  if (!(checkpoint.budget >= 0 && checkpoint.budget < 1))
+    out.push_back(fmt::format("checkpoint.budget is {}: it is a share of the time, from 0 (no matter) to below 1", checkpoint.budget));
+  const bool saves_between = checkpoint.every > 0 || checkpoint.interval > Duration{0} || checkpoint.budget > 0;
   if (checkpoint.max_age < Duration{0}) out.push_back("checkpoint.max_age is negative: 0 means that there is no limit");
-  if (checkpoint.max_age > Duration{0} && checkpoint.every == 0)
+  if (checkpoint.max_age > Duration{0} && !saves_between)
     out.push_back("checkpoint.max_age is given, but checkpoint.every is 0: no checkpoint is saved before the end");
+  if (checkpoint.rate > Bytes{} && !checkpoint.async)
+    out.push_back("checkpoint.rate is given, but checkpoint.async is off: a save that blocks has no bound");
   return out;
 }
 

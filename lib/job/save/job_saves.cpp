@@ -37,6 +37,8 @@ std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>(
 void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
   if (!has_directory()) return;
   failed_ = left_out_ = 0;
+  is_asked_for_ = false;
+  interval_.begin(host_.clock.now());
   saves_.emplace(host_.files, host_.clock, host_.log, host_.session, world_, options_, std::move(saver), std::move(saved),
                  std::move(loaded), host_.readers);
   if (options_.async) async_.open(*saves_);
@@ -48,6 +50,7 @@ std::optional<std::vector<Aux>> JobSaves::restore() {
   Saves::Loaded loaded = load();
   restored_ = std::move(loaded.restored);
   safe_at_ = host_.clock.now();
+  interval_.restored(safe_at_);
   host_.session.went_on_from({restored_.checkpoint, restored_.step, restored_.steps_again, restored_.why, restored_.notes});
   // The answer of a call that follows that word means that the agent has it: a worker that fails at once has failed after this checkpoint.
   if (loaded.host_state) (void)host_.session.store().num_keys(Deadline::after(host_.clock.now(), told_wait));
@@ -92,8 +95,17 @@ std::optional<Duration> JobSaves::pause_of_all(StorageWait& wait, const Failure&
   return pause < Duration{0} ? std::nullopt : std::optional{pause};
 }
 
+bool JobSaves::asks_for_save(std::uint64_t steps) {
+  if (!saves_ || interval_.is_by_steps_alone()) return false;
+  const Instant now = host_.clock.now();
+  const bool wants = interval_.vote(steps, now, async_.is_busy());
+  // A writer that never ends must not keep a checkpoint that is too old from ending the job.
+  const bool is_too_old = async_.is_busy() && options_.max_age > Duration{0} && now - safe_at_ > options_.max_age;
+  return (wants || is_too_old) && world_.leads();
+}
+
 bool JobSaves::is_due(std::uint64_t step) const {
-  const bool periodic = options_.every > 0 && step > 0 && step % options_.every == 0;
+  const bool periodic = interval_.is_by_steps_alone() ? options_.every > 0 && step > 0 && step % options_.every == 0 : is_asked_for_;
   return (periodic || (departure_.member_leaves() && saves_.has_value())) && step != saved_step_;
 }
 
@@ -124,7 +136,14 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
 }
 
 void JobSaves::save(std::uint64_t step, const std::vector<Aux>& host_state) {
-  if (options_.async && save_aside(step, host_state)) return;
+  const Instant begun = host_.clock.now();
+  const auto left_out = left_out_;
+  const bool is_aside = options_.async && save_aside(step, host_state);
+  if (!is_aside) save_blocking(step, host_state);
+  if (left_out_ == left_out) interval_.saved(begun, host_.clock.now());
+}
+
+void JobSaves::save_blocking(std::uint64_t step, const std::vector<Aux>& host_state) {
   const auto why =
       tried_at_once([&] { return try_to_save(step, host_state); },
                     [&](const Failure& f) {
@@ -141,7 +160,6 @@ void JobSaves::save(std::uint64_t step, const std::vector<Aux>& host_state) {
   host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on; {}: {}", step, newest, message(*why)));
 }
 
-/// True: this step needs no save that blocks.
 bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state) {
   const bool leaves = departure_.member_leaves();
   if (leaves) wait_for_async(leave_limit, step);
@@ -151,7 +169,7 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
   if (saved_step_ == step) return true;
   if (leaves || !agreed.possible) return false;
   if (agreed.busy) {
-    ++left_out_;
+    host_.session.save_left_out(StepNumber{step}, ++left_out_);
     if (world_.leads() && std::has_single_bit(left_out_))  // the 1st, 2nd, 4th, ...: it may be every one
       host_.log.warning(fmt::format(
           "the checkpoint of step {} is left out, for the one before it is still being written ({} so far): longer intervals would fit this storage",
@@ -201,6 +219,7 @@ void JobSaves::act_on(const AsyncSaves::Agreed& agreed, Next next) {
 
 /// Others may have to wait for this rank meanwhile, and its agent sees that it is no hang.
 void JobSaves::wait_for_async(Duration time, std::uint64_t step) {
+  async_.hurry();
   const Instant until = host_.clock.now() + time;
   while (async_.is_busy() && host_.clock.now() < until) {
     if (const auto outcome = async_.hear(Deadline::after(host_.clock.now(), look_every))) take_note(*outcome);

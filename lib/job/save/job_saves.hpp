@@ -18,6 +18,7 @@
 #include "lib/job/departure.hpp"
 #include "lib/job/job_host.hpp"
 #include "lib/job/save/async_saves.hpp"
+#include "lib/job/save/save_interval.hpp"
 #include "lib/job/save/saves.hpp"
 #include "lib/job/save/storage_wait.hpp"
 
@@ -43,7 +44,10 @@ class JobSaves {
   JobSaves(const JobHost& host, JobWorld& world, Absence& absence, Departure& departure)
       : host_{host}, world_{world}, absence_{absence}, departure_{departure}, async_{host, world}, safe_at_{host.clock.now()} {}
 
-  void configure(const CheckpointOptions& options) { options_ = options; }
+  void configure(const CheckpointOptions& options) {
+    options_ = options;
+    interval_ = SaveInterval{{options.every, options.interval, options.budget}};
+  }
   [[nodiscard]] const CheckpointOptions& options() const { return options_; }
   [[nodiscard]] bool has_directory() const { return !options_.directory.empty(); }
 
@@ -59,6 +63,10 @@ class JobSaves {
   [[nodiscard]] std::uint64_t saved_step() const { return saved_step_; }
   void set_saved_step(std::uint64_t step) { saved_step_ = step; }
 
+  /// At this rank's vote for a step, with which `steps` are decided: whether the leader, if this rank is it, wants a save after it.
+  [[nodiscard]] bool asks_for_save(std::uint64_t steps);
+  /// What the leader's vote said, heard with those of all others: of the border after this step, and of no other.
+  void set_asked_for(bool asked) { is_asked_for_ = asked; }
   /// After `step` decided steps: it is time for a checkpoint, or a member leaves, and this step is not on storage.
   [[nodiscard]] bool is_due(std::uint64_t step) const;
   void save(std::uint64_t step, const std::vector<Aux>& host_state);
@@ -72,6 +80,8 @@ class JobSaves {
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 
  private:
+  void save_blocking(std::uint64_t step, const std::vector<Aux>& host_state);
+  /// True: this step needs no save that blocks.
   bool save_aside(std::uint64_t step, const std::vector<Aux>& host_state);
   void take_note(const SaveOutcome& outcome);
   enum class Next { training, save_that_blocks };
@@ -91,6 +101,8 @@ class JobSaves {
   CheckpointOptions options_;
   std::optional<Saves> saves_;
   AsyncSaves async_;
+  SaveInterval interval_;
+  bool is_asked_for_ = false;
   std::uint64_t left_out_ = 0;  // saves of this generation that came while another was written
   Restored restored_{.why = "there is no checkpoint directory"};
   std::uint64_t saved_step_ = ~std::uint64_t{0};

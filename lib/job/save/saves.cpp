@@ -22,7 +22,7 @@ ByteSpan encode(const std::string& text) { return as_bytes(text); }
 }  // namespace
 
 Saves::Saves(Files& files, const Clock& clock, const Log& log, Session& session, JobWorld& world, CheckpointOptions options, Saver saver,
-             HostFragments saved, HostFragments loaded, unsigned readers)
+             HostFragments saved, HostFragments loaded, unsigned threads)
     : clock_{clock},
       log_{log},
       session_{session},
@@ -30,10 +30,10 @@ Saves::Saves(Files& files, const Clock& clock, const Log& log, Session& session,
       options_{std::move(options)},
       saver_{saver},
       plan_{saver.plan.hash},
-      checkpointer_{files, clock, log, options_.directory, std::move(saver), readers > 0 ? storage_operations_at_once : 1},
+      checkpointer_{files, clock, log, options_.directory, std::move(saver), threads > 0 ? storage_operations_at_once : 1},
       saved_{std::move(saved)},
       loaded_{std::move(loaded)},
-      readers_{readers} {}
+      threads_{threads} {}
 
 /// What the leader's call gave, success or failure, on all ranks.
 template <class T>
@@ -182,7 +182,7 @@ Result<Saves::Loaded> Saves::restore() {
     if (!start.choice.has_value()) return result;
     HostFragments::Copies state = loaded_.make();
     WorldLoads together{world_};
-    auto loaded = checkpointer_.load(start, state.fragments(), together, {.readers = readers_});
+    auto loaded = checkpointer_.load(start, state.fragments(), together, {.readers = threads_});
     if (loaded.ok()) {
       loaded_.write(state);
       result.restored.from = Restored::From::checkpoint;
@@ -221,6 +221,7 @@ SlotRecord Saves::slot_record(std::uint64_t step, std::vector<Aux> aux) const {
                     .model = saver_.model,
                     .directory = options_.directory,
                     .keep = options_.keep,
+                    .rate = options_.rate.value(),
                     .step = step};
   if (world_.leads()) record.ownership = checkpointer_.ownership();
   record.ownership.fence = fence_;
@@ -249,7 +250,7 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
     try {
       HostFragments::Copies state = saved_.make();
       saved_.read(state);
-      return checkpointer_.write_part(ticket, state.fragments(), aux);
+      return checkpointer_.write_part(ticket, state.fragments(), aux, {.threads = threads_});
     } catch (const std::bad_alloc&) {  // a save that fails costs the save, not the job
       Failure no_memory{Code::exhausted, Remedy::retry,
                         "there is no memory on the host for the copy of the state that a checkpoint is written from"};

@@ -22,7 +22,7 @@ class Saves {
  public:
   /// `files`, `clock`, `log`, `session` and `world` outlive it. `saved` and `loaded`: this rank's part of the state.
   Saves(Files& files, const Clock& clock, const Log& log, Session& session, JobWorld& world, CheckpointOptions options, Saver saver,
-        HostFragments saved, HostFragments loaded, unsigned readers);
+        HostFragments saved, HostFragments loaded, unsigned threads);
 
   struct Loaded {
     Restored restored;
@@ -68,7 +68,7 @@ class Saves {
   Checkpointer checkpointer_;
   FenceNumber fence_ = 0;  // the leader's
   HostFragments saved_, loaded_;
-  const unsigned readers_;
+  const unsigned threads_;  // that read and write a checkpoint
   bool claimed_ = false;
 };
 

@@ -127,12 +127,12 @@ TEST_CASE("the writer is killed: its save failed by name, the next one succeeds"
   const Folder folder;
   const Folder checkpoints;
   const std::string root = checkpoints / "ck", state = undisturbed(folder);
-  const auto job = start_job("2", training(folder, root));
-  REQUIRE(until(*job, "step=45 "));
+  const auto job = start_job("2", training(folder, root, {"--every", "140"}));
+  REQUIRE(until(*job, "step=1 "));
   const pid_t writer = writer_of(*job);
   REQUIRE(writer > 0);
   ::kill(writer, SIGSTOP);
-  REQUIRE(until(*job, "step=85 "));
+  REQUIRE(until(*job, "step=145 "));  // that of step 140 was handed over
   ::kill(writer, SIGKILL);
   CHECK(until(*job, "elrun ckptd (pid " + std::to_string(writer) + ") ended by"));
   CHECK(until(*job, "could not be saved, training goes on: "));
@@ -198,12 +198,12 @@ TEST_CASE("a node that leaves does not wait for a writer that is frozen: after t
   const Folder checkpoints;
   const std::string root = checkpoints / "ck", state = undisturbed(folder);
   {
-    const auto job = start_job("2", training(folder, root));
-    REQUIRE(until(*job, "step=45 "));
+    const auto job = start_job("2", training(folder, root, {"--every", "140"}));
+    REQUIRE(until(*job, "step=1 "));
     const pid_t writer = writer_of(*job);
     REQUIRE(writer > 0);
     ::kill(writer, SIGSTOP);
-    REQUIRE(until(*job, "step=85 "));  // with a save under way, or handed over
+    REQUIRE(until(*job, "step=145 "));  // the save of step 140 was handed over
     job->signal(SIGTERM);
     const Ended ended = finish(*job);
     INFO(tail(ended.output));
@@ -212,7 +212,7 @@ TEST_CASE("a node that leaves does not wait for a writer that is frozen: after t
   const auto again = start_job("2", training(folder, root));
   REQUIRE(until(*again, "going on from checkpoint s"));
   const std::string output = again->output();
-  CHECK(std::stoul(output.substr(output.rfind("going on from checkpoint s") + 26, 12)) >= 85);
+  CHECK(std::stoul(output.substr(output.rfind("going on from checkpoint s") + 26, 12)) >= 145);
   ends_as(*again, state);
 }
 

@@ -283,7 +283,8 @@ TEST_CASE("a worker that dies while it fills its slot, also before it has said s
   SECTION("it had said so") { second.say(SlotWord::begin); }
   SECTION("it had not") {}
   second.die();
-  CHECK_THAT(why(first.outcome()), Contains("this worker ended before its part of the checkpoint was in its staging slot") && Contains("rank 1"));
+  CHECK_THAT(why(first.outcome()),
+             Contains("this worker ended before its part of the checkpoint was in its staging slot") && Contains("rank 1"));
 }
 
 TEST_CASE("a save for which there is no memory fails alone: ckptd lives, and the next one succeeds", "[ckptd]") {
@@ -342,7 +343,8 @@ TEST_CASE("no more bytes per second are written than the job allows, until train
   }
 }
 
-TEST_CASE("who looks for a checkpoint hears that all is settled after what dead workers have sealed, and may have a larger slot then", "[ckptd]") {
+TEST_CASE("who looks for a checkpoint hears that all is settled after what dead workers have sealed, and may have a larger slot then",
+          "[ckptd]") {
   Node node{1};
   ::kill(node.pid, SIGSTOP);  // it hears all of this at one time
   Worker before{node, 0, 10, 1};

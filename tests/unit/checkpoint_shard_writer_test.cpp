@@ -97,7 +97,8 @@ bool is_past_the_cache(const Path& path, std::uint64_t offset) {
 
 }  // namespace
 
-TEST_CASE("a shard is the same file whatever threads write it and wherever its bytes lie, with the checksums of its blocks", "[checkpoint]") {
+TEST_CASE("a shard is the same file whatever threads write it and wherever its bytes lie, with the checksums of its blocks",
+          "[checkpoint]") {
   for_all_seeds(60, [](Rng& rng) {
     const TemporaryDirectory directory;
     RandomPart part{rng};
@@ -107,7 +108,8 @@ TEST_CASE("a shard is the same file whatever threads write it and wherever its b
     if (in_slot) {
       std::vector<Fragment> sized = part.fragments;  // their sizes count, and no bytes
       for (Fragment& f : sized) {
-        const auto kind = std::find_if(part.model.kinds.begin(), part.model.kinds.end(), [&](const KindInfo& k) { return k.name == f.kind; });
+        const auto kind =
+            std::find_if(part.model.kinds.begin(), part.model.kinds.end(), [&](const KindInfo& k) { return k.name == f.kind; });
         f.bytes = {static_cast<std::byte*>(nullptr) + 1, (f.end - f.begin) * size_of(kind->dtype)};
       }
       slot = lay_out_slot(part.model, sized);

@@ -16,7 +16,7 @@ TEST_CASE("bytes are paid one after the other at the rate; without a rate they c
   CHECK(bucket.take(1u << 30, now) == Duration{0});
   bucket.set_rate(1_MiB);
   CHECK(bucket.take(1u << 20, now) == 1s - TokenBucket::saved_up_max);
-  CHECK(bucket.take(1u << 20, now) == 2s - TokenBucket::saved_up_max);  // of another rank: behind the first
+  CHECK(bucket.take(1u << 20, now) == 2s - TokenBucket::saved_up_max);           // of another rank: behind the first
   CHECK(bucket.take(1u << 19, now + 10s) == 500ms - TokenBucket::saved_up_max);  // what was not used is not saved up for long
   bucket.forget(now + 10s);
   CHECK(bucket.take(1u << 20, now + 10s) == 1s);
@@ -51,9 +51,11 @@ TEST_CASE("in no time are more bytes used than the rate allows, and whoever alwa
       for (std::size_t last = first; last < used.size(); ++last) {
         sum += used[last].bytes;
         // The first of a window may have been paid before it.
-        const double allowed = static_cast<double>(rate) * std::chrono::duration<double>(used[last].at - used[first].at + TokenBucket::saved_up_max).count() +
-                               static_cast<double>(used[first].bytes) + 1;
-        if (static_cast<double>(sum) > allowed) FAIL("bytes " << sum << " of " << allowed << " allowed, in window " << first << " to " << last);
+        const double allowed =
+            static_cast<double>(rate) * std::chrono::duration<double>(used[last].at - used[first].at + TokenBucket::saved_up_max).count() +
+            static_cast<double>(used[first].bytes) + 1;
+        if (static_cast<double>(sum) > allowed)
+          FAIL("bytes " << sum << " of " << allowed << " allowed, in window " << first << " to " << last);
       }
     }
     if (is_eager) {

@@ -71,7 +71,7 @@ TEST_CASE("a budget alone saves as often as it allows: after a few steps, then a
   Training job{{.budget = 0.1}};
   for (int i = 0; i < 60; ++i) job.step(1s, 2s);
   REQUIRE(job.saves.size() == 3);
-  CHECK(job.saves[0] == 9);                 // the first vote begins the first step that is measured
+  CHECK(job.saves[0] == 9);                  // the first vote begins the first step that is measured
   CHECK(job.saves[1] == job.saves[0] + 18);  // 2 s of 20 s
   CHECK(job.saves[2] == job.saves[1] + 18);
   CHECK(job.interval.cost() == Duration{2s});

@@ -316,7 +316,7 @@ TEST_CASE("Reduce::fast exchanges one sum per rank: the same on all ranks and st
       }
       const std::uint64_t ring = 2 * (world - 1) * 9 * 1024 * sizeof(float);
       CHECK(sent[1] - sent[0] >= ring);
-      CHECK(sent[1] - sent[0] < ring + 4096);  // and the votes
+      CHECK(sent[1] - sent[0] < ring + 5 * 1024);  // and the votes, some 200 bytes to each other rank
     }
     CHECK(hashes.insert(of_world).second);
   }

@@ -32,16 +32,16 @@ struct JobHost {
   const Log& log;                             ///< Standard error.
   std::function<void(std::string_view)> out;  ///< One line to standard output.
   JoinPeers join;
-  DeviceGroups device_groups{};           ///< Of memory on devices; none: what lies there is exchanged through the host's.
-  SharedBuffers::Make share{};            ///< Memory that peers of this host can read; none: all of it is private.
-  std::uint32_t threads = 1;              ///< See Job::compute_threads.
-  Device device{};                        ///< See Job::device.
-  Memory* arrays = nullptr;               ///< Where parameters, moments and gradients lie; none: the host's memory. Of `device`.
-  std::uint64_t memory = 0;               ///< Bytes of this machine, with swap; 0: not known.
-  std::optional<LossName> begin_anew{};   ///< `--begin_anew`: the lost checkpoint that a person gives up.
-  Path checkpoint_writer{};               ///< The socket of `elrun ckptd`, which saves while workers train; empty: there is none.
-  unsigned readers = 4;                   ///< Threads of this rank that read or write a checkpoint; 0: the calling one alone acts on the storage.
-  bool must_end = false;                  ///< A program that returns between its first step and the job's end has failed.
+  DeviceGroups device_groups{};          ///< Of memory on devices; none: what lies there is exchanged through the host's.
+  SharedBuffers::Make share{};           ///< Memory that peers of this host can read; none: all of it is private.
+  std::uint32_t threads = 1;             ///< See Job::compute_threads.
+  Device device{};                       ///< See Job::device.
+  Memory* arrays = nullptr;              ///< Where parameters, moments and gradients lie; none: the host's memory. Of `device`.
+  std::uint64_t memory = 0;              ///< Bytes of this machine, with swap; 0: not known.
+  std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
+  Path checkpoint_writer{};              ///< The socket of `elrun ckptd`, which saves while workers train; empty: there is none.
+  unsigned readers = 4;   ///< Threads of this rank that read or write a checkpoint; 0: the calling one alone acts on the storage.
+  bool must_end = false;  ///< A program that returns between its first step and the job's end has failed.
   std::function<void(Duration)> sleep{};  ///< Between tries of the final save, and while this node leaves; none: the thread sleeps.
   Duration agree_wait = 30s;              ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };

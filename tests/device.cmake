@@ -2,7 +2,7 @@ elrun_test(device_core_test SOURCES unit/device_choose_test.cpp unit/device_erro
 elrun_test(device_test SOURCES unit/device_test.cpp unit/memory_test.cpp LINK elrun::device LABELS unit)
 if(TARGET gpt)
   elrun_test(device_process_test SOURCES process/device_process_test.cpp LINK elrun::device LABELS process)
-  add_dependencies(device_process_test gpt)
+  add_dependencies(device_process_test gpt mnist)
 endif()
 elrun_devices_test(device_layer_test SOURCES devices/device_layer_test.cpp LINK elrun::device SEEDS 1 2 ENVIRONMENT FAKEGPU_DEVICES=2)
 elrun_devices_test(device_memory_test SOURCES devices/device_memory_test.cpp LINK elrun::device SEEDS 1 2 3 ENVIRONMENT FAKEGPU_DEVICES=2)

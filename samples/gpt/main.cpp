@@ -9,6 +9,7 @@
 #include "samples/gpt/model.hpp"
 #include "samples/gpt/options.hpp"
 #include "samples/gpt/text.hpp"
+#include "samples/placement.hpp"
 #ifdef GPT_ON_DEVICES
 #include "samples/nn/device_engine.hpp"
 #endif
@@ -22,12 +23,6 @@ elrun::Exchange exchange_of(const gpt::Options& options) {
   return options.exchange == "step" ? elrun::Exchange::per_step : elrun::Exchange::per_slot;
 }
 
-elrun::Placement placement_of(const gpt::Options& options) {
-  const elrun::Placement stage = elrun::zero(options.zero.back() - '0', exchange_of(options));
-  if (options.zero.starts_with("mirrored")) return elrun::mirrored(stage);
-  return options.zero.starts_with("hybrid") ? elrun::hybrid(stage) : stage;
-}
-
 elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text) {
   return {.global_batch = options.global_batch,
           .micro_batch = options.micro_batch,
@@ -35,7 +30,7 @@ elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text) {
           .data_hash = text.hash(),
           .steps = options.steps,
           .seed = options.seed,
-          .placement = placement_of(options),
+          .placement = samples::placement_of(options.zero, exchange_of(options)),
           .memory_per_rank = options.memory * 1'000'000,
           .overlap = options.overlap == "on",
           .reduce = options.reduce == "fast" ? elrun::Reduce::fast : elrun::Reduce::exact,

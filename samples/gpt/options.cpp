@@ -1,8 +1,10 @@
 #include "samples/gpt/options.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <string_view>
+#include <utility>
+
+#include "samples/placement.hpp"
 
 namespace gpt {
 namespace {
@@ -20,7 +22,7 @@ const flags::Flag<Options> table[] = {
     {"channels", "N", &Options::channels, 1, 1 << 16, "width of the model; a multiple of --heads"},
     {"heads", "N", &Options::heads, 1, 1 << 10, "attention heads per block"},
     {"context", "N", &Options::context, 1, 1 << 16, "tokens that the model looks back on; also the length of a sample"},
-    {"zero", "0|1|2|3|hybrid2|hybrid3|mirrored1|mirrored2|mirrored3", &Options::zero, 0, 0,
+    {"zero", SAMPLES_STAGES, &Options::zero, 0, 0,
      "what every worker keeps only its share of: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too; hybrid2, hybrid3: "
      "a share among the workers of its node, each node having all of it; mirrored1 to mirrored3: each share on two workers, of different nodes where there are "
      "several, so that the loss of one costs no step. The result is the same"},
@@ -61,8 +63,6 @@ const flags::Flag<Options> table[] = {
     {"per-node", "N", &Options::per_node, 1, 1 << 16, "of --plan: so many workers to a node; without it all are on one"},
 };
 
-constexpr std::string_view stages[] = {"0", "1", "2", "3", "hybrid2", "hybrid3", "mirrored1", "mirrored2", "mirrored3"};
-
 std::vector<std::string> contradictions(const Options& o) {
   std::vector<std::string> out;
   const auto number = [](std::uint64_t n) { return std::to_string(n); };
@@ -72,8 +72,7 @@ std::vector<std::string> contradictions(const Options& o) {
   if (o.channels % o.heads != 0)
     out.push_back("--channels " + number(o.channels) + " is no multiple of --heads " + number(o.heads) +
                   ": each head takes an equal share; try --channels " + number((o.channels / o.heads + 1) * o.heads));
-  if (std::ranges::find(stages, o.zero) == std::end(stages))
-    out.push_back("--zero " + o.zero + " is none of 0, 1, 2, 3, hybrid2, hybrid3, mirrored1, mirrored2 and mirrored3");
+  if (std::string problem = samples::problem_of_zero(o.zero); !problem.empty()) out.push_back(std::move(problem));
   if (o.per_node > 0 && o.plan == 0) out.push_back("--per-node " + number(o.per_node) + " belongs to --plan W: add it");
   if (o.exchange != "auto" && o.exchange != "step" && o.exchange != "slot")
     out.push_back("--exchange " + o.exchange + " is none of auto, step and slot");

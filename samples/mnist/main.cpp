@@ -11,19 +11,21 @@
 #include "samples/mnist/model.hpp"
 #include "samples/mnist/options.hpp"
 #include "samples/mnist/step_log.hpp"
+#include "samples/placement.hpp"
 
 namespace {
 
 using samples::format;
 
+/// `E`: what layers compute with, on the host or on a device.
+template <class E>
 class Training {
  public:
-  Training(elrun::Job& job, const mnist::Options& options, const mnist::Digits& digits)
-      : job_{configured(job, options, digits)},
+  Training(elrun::Job& job, E& engine, const mnist::Options& options, const mnist::Digits& digits)
+      : job_{job},
         options_{options},
         digits_{digits},
-        engine_{job.compute_threads()},
-        model_{job, engine_, static_cast<std::size_t>(options.micro_batch)},
+        model_{job, engine, static_cast<std::size_t>(options.micro_batch)},
         log_{options.log_path} {}
 
   void run() {
@@ -40,8 +42,8 @@ class Training {
     while (auto step = job_.next_step()) {
       for (elrun::Slot& slot : step->slots()) {
         const auto digits = loader.get(slot.samples());
-        const float loss = model_.forward(digits, slot.rng());
-        model_.backward(digits);
+        const auto loss = model_.forward(digits, slot.rng());
+        model_.backward();
         slot.report(loss, digits.size());
       }
       const elrun::StepResult r = step->apply(adamw, {.lr = rate, .clip_norm = 1.0f});
@@ -57,17 +59,6 @@ class Training {
   }
 
  private:
-  static elrun::Job& configured(elrun::Job& job, const mnist::Options& options, const mnist::Digits& digits) {
-    job.configure({.global_batch = options.global_batch,
-                   .micro_batch = options.micro_batch,
-                   .samples = digits.train(),
-                   .data_hash = digits.hash(),
-                   .steps = mnist::steps_of(options, digits.train()),
-                   .seed = options.seed,
-                   .numeric = "mnist 1"},
-                  {.directory = options.checkpoint_path, .every = options.every});
-    return job;
-  }
   static unsigned long long number(std::uint64_t n) { return n; }
   [[nodiscard]] std::uint64_t steps_per_epoch() const { return (digits_.train() + options_.global_batch - 1) / options_.global_batch; }
   [[nodiscard]] bool is_due(std::uint64_t step) const {
@@ -83,7 +74,7 @@ class Training {
     const elrun::Evaluation evaluation = job_.evaluate(digits_.test(), [this](elrun::Slot& slot) {
       test_batch_.resize(slot.samples().size());
       for (std::size_t i = 0; i < test_batch_.size(); ++i) digits_.read_test(slot.samples()[i], test_batch_[i]);
-      const mnist::Model::Score score = model_.test(test_batch_);
+      const auto score = model_.test(test_batch_);
       slot.report(score.loss, test_batch_.size());
       slot.add("correct", static_cast<double>(score.correct));
     });
@@ -112,11 +103,31 @@ class Training {
   elrun::Job& job_;
   const mnist::Options& options_;
   const mnist::Digits& digits_;
-  nn::Engine engine_;
-  mnist::Model model_;
+  mnist::Model<E> model_;
   mnist::StepLog log_;
   std::vector<mnist::Digit> test_batch_;
 };
+
+void train(elrun::Job& job, const mnist::Options& options, const mnist::Digits& digits) {
+  job.configure({.global_batch = options.global_batch,
+                 .micro_batch = options.micro_batch,
+                 .samples = digits.train(),
+                 .data_hash = digits.hash(),
+                 .steps = mnist::steps_of(options, digits.train()),
+                 .seed = options.seed,
+                 .placement = samples::placement_of(options.zero),
+                 .overlap = options.overlap == "on",
+                 .numeric = "mnist 1"},
+                {.directory = options.checkpoint_path, .every = options.every});
+#ifdef MNIST_ON_DEVICES
+  if (job.device().kind == elrun::DeviceKind::cuda) {
+    nn::DeviceEngine engine{job.stream()};
+    return Training{job, engine, options, digits}.run();
+  }
+#endif
+  nn::Engine engine{job.compute_threads()};
+  Training{job, engine, options, digits}.run();
+}
 
 }  // namespace
 
@@ -130,5 +141,10 @@ int main(int argc, char** argv) {
     if (parsed.exit_code == 0) parsed.exit_code = flags::no_input;
   }
   if (!parsed.problems.empty()) return flags::refuse("mnist", parsed);
-  return elrun::run(argc, argv, [&](elrun::Job& job) { Training{job, parsed.options, *digits}.run(); });
+#ifdef MNIST_ON_DEVICES
+  constexpr bool on_devices = true;
+#else
+  constexpr bool on_devices = false;  // built without CUDA
+#endif
+  return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, parsed.options, *digits); }, {.devices = on_devices});
 }

@@ -1,6 +1,9 @@
 #include "samples/mnist/options.hpp"
 
 #include <algorithm>
+#include <utility>
+
+#include "samples/placement.hpp"
 
 namespace mnist {
 namespace {
@@ -16,6 +19,10 @@ const flags::Flag<Options> table[] = {
     {"steps", "N", &Options::steps, 0, unbounded, "steps of training instead of epochs; 0: epochs count"},
     {"global_batch", "N", &Options::global_batch, 1, 1 << 20, "images per step, whatever the number of workers"},
     {"micro_batch", "N", &Options::micro_batch, 1, 1 << 12, "images that one worker computes at a time; divides --global_batch"},
+    {"zero", SAMPLES_STAGES, &Options::zero, 0, 0,
+     "what every worker keeps only its share of: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too; hybrid, mirrored: as gpt --help says. "
+     "The result is the same"},
+    {"overlap", "on|off", &Options::overlap, 0, 0, "on: workers exchange weights and gradients while they compute. The result is the same"},
     {"every", "K", &Options::every, 0, unbounded, "steps between checkpoints; 0: only at the end"},
     {"test_every", "K", &Options::test_every, 0, unbounded, "steps between tests; 0: an epoch. The end is always tested"},
     {"seed", "N", &Options::seed, 0, ~std::uint64_t{0}, "of initial weights, dropout and the order of images"},
@@ -28,6 +35,8 @@ std::vector<std::string> contradictions(const Options& o) {
   if (o.global_batch % o.micro_batch != 0)
     out.push_back("--micro_batch " + std::to_string(o.micro_batch) + " does not divide --global_batch " + std::to_string(o.global_batch) +
                   ": choose a divisor, so that all parts of a step are alike");
+  if (std::string problem = samples::problem_of_zero(o.zero); !problem.empty()) out.push_back(std::move(problem));
+  if (o.overlap != "on" && o.overlap != "off") out.push_back("--overlap " + o.overlap + " is neither on nor off");
   if (o.every > 0 && o.checkpoint_path.empty())
     out.push_back("--every " + std::to_string(o.every) + " has nowhere to go: add --checkpoint_path DIR");
   return out;
@@ -51,8 +60,8 @@ std::string help() {
   return "mnist: trains a small convolutional network to tell images apart.\n\n"
          "  mnist --data_path DIR [options]                                        one process\n"
          "  elrun --nproc_per_node 4 --no_python mnist --data_path DIR [options]   four, which may come and go\n\n"
-         "The result depends on the data and the options from --epochs on, but for --every and --test_every: neither the\n"
-         "number of workers nor their loss changes a bit of it.\n\n" +
+         "The result depends on the data and the options from --epochs on, but for --zero, --overlap, --every and --test_every:\n"
+         "neither the number of workers nor their loss changes a bit of it. ELRUN_DEVICE=cuda trains on a GPU, cpu on the host.\n\n" +
          flags::help(table) +
          "\nExit codes: 0 done; 1 a failure, which is named; 64 an option that does not exist or cannot be read;\n"
          "66 no readable images; 78 options, or options and a checkpoint, that contradict each other, or a log that\n"

@@ -18,6 +18,8 @@ struct Options {
   std::uint64_t steps = 0;          ///< 0: as many as the epochs have.
   std::uint64_t global_batch = 64;  ///< Images per step.
   std::uint64_t micro_batch = 16;   ///< Images per slot.
+  std::string zero = "0";           ///< Where the state lives: samples/placement.hpp.
+  std::string overlap = "off";      ///< Whether workers exchange while they compute: on or off.
   std::uint64_t every = 0;          ///< Steps between checkpoints.
   std::uint64_t test_every = 0;     ///< Steps between tests; 0: an epoch.
   std::uint64_t seed = 1;

@@ -1,6 +1,7 @@
 #pragma once
-/// \file A convolution without a rim ("valid"), stride 1, as products of an image seen through a window. One image at a
-/// time, on the calling thread: a task goes through several layers while the image is in its cache.
+/// \file A convolution without a rim ("valid"), stride 1, as products of an image seen through a window. On the host one image at a
+/// time, on the calling thread: a task goes through several layers while the image is in its cache. On a device all images of a batch at once, with the
+/// same bits.
 ///
 /// Images are [height][width][channels], weights [window][window][in][out]. Element chains of a product run over the
 /// window row by row, then over channels; sums over pixels run row by row.
@@ -9,9 +10,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "samples/nn/dropout.hpp"
 #include "samples/nn/engine.hpp"
 
 namespace nn {
+
+class DeviceEngine;  // device_engine.hpp
 
 /// What lies around a gradient of an output in memory.
 enum class Rim {
@@ -42,12 +46,34 @@ class Convolution {
   /// dx from a gradient with a rim of zeros.
   void backward_input(Engine&, std::size_t worker, const float* rimmed_dy, const float* turned, float* dx) const;
 
+  // The same on a device, image after image in memory. Gradients have no rim there.
+  void forward(DeviceEngine&, std::size_t images, const float* x, const float* weight, const float* bias, float* y) const;
+  /// Overwrites sums[g], `apart` elements apart: the sum over the `group` images from g * group on (the last group may be smaller).
+  void backward_weight(DeviceEngine&, std::size_t images, std::size_t group, const float* dy, const float* x, float* sums,
+                       std::size_t apart) const;
+  /// Likewise of dy over the pixels.
+  void backward_bias(DeviceEngine&, std::size_t images, std::size_t group, const float* dy, float* sums, std::size_t apart) const;
+  void backward_input(DeviceEngine&, std::size_t images, const float* dy, const float* weight, float* dx) const;
+
  private:
   [[nodiscard]] std::size_t rimmed_width() const { return width_ + window_ - 1; }
   std::size_t height_, width_, in_, out_, window_;
   std::vector<std::uint32_t> pixels_, taps_;             // the image through the window: rows and columns
   std::vector<std::uint32_t> flat_, rimmed_, channels_;  // dy's pixels, without and with a rim, and its channels
   std::vector<std::uint32_t> back_pixels_, back_taps_;   // dy through the window, for dx
+};
+
+/// The maximum over squares of 2 x 2 pixels, relu and dropout after it, of images [2 * height][2 * width][channels] on a device. (relu and the maximum
+/// change places without changing a bit.) The host has it in Kernels, for one pixel at a time.
+struct MaxPool {
+  std::size_t height, width, channels;  ///< Of what is left of an image.
+  [[nodiscard]] std::size_t outputs() const { return height * width * channels; }
+  /// `chosen`: which of the four went into y, 0 to 3, the first of equal ones.
+  void forward(DeviceEngine&, std::size_t images, const float* x, const Dropout& dropout, float* y, float* chosen) const;
+  /// dx: dy * scale where y > 0, at the pixel that was chosen, and 0 elsewhere. Overwrites sums[g], `apart` elements apart, with the sum of that over the pixels
+  /// of the `group` images from g * group on: the gradient of a bias before it.
+  void backward(DeviceEngine&, std::size_t images, std::size_t group, const float* dy, const float* y, float scale, const float* chosen,
+                float* dx, float* sums, std::size_t apart) const;
 };
 
 }  // namespace nn

@@ -60,6 +60,11 @@ void DeviceEngine::fill_with_zeros(float* data, std::size_t count) {
   check(cudaMemsetAsync(data, 0, count * sizeof(float), native(stream_)), "cudaMemsetAsync");
 }
 
+void DeviceEngine::write(std::span<const float> from, float* to) {
+  // As DeviceIds::hold.
+  check(cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyHostToDevice, native(stream_)), "cudaMemcpyAsync");
+}
+
 void DeviceEngine::read(const float* from, std::span<float> to) {
   check(cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, native(stream_)), "cudaMemcpyAsync");
   check(cudaStreamSynchronize(native(stream_)), "cudaStreamSynchronize");

@@ -53,6 +53,8 @@ class DeviceEngine {
   [[nodiscard]] Array array(std::size_t count) const { return {stream_, count}; }
   [[nodiscard]] Ids ids(std::size_t count) const { return {stream_, count}; }
   void fill_with_zeros(float* data, std::size_t count);
+  /// From memory of the host, which may change as soon as it returns.
+  void write(std::span<const float> from, float* to);
   /// Waits for the work before it.
   void read(const float* from, std::span<float> to);
 

@@ -1,12 +1,10 @@
 // The layers on a device, with the host's bits: an element of a product is one chain of fused multiply-adds with p ascending; a sum over a row
 // goes through sixteen lanes (element i into lane i mod 16) that are folded by halves, here half a warp for a row; sums over rows run in the
-// order of the rows. Nothing is added by atomics. Speed: products in tiles of 64 x 64 out of shared memory, on the cores without tensor
-// instructions, whose sums have another order.
+// order of the rows. Nothing is added by atomics.
 
 #include <cstdint>
 
-#include "samples/nn/cuda.cuh"
-#include "samples/nn/device_engine.hpp"
+#include "samples/nn/device_kernels.cuh"
 #include "samples/nn/layers.hpp"
 
 namespace nn {
@@ -16,20 +14,11 @@ using V = float;
 using I = std::int32_t;
 using U = std::uint32_t;
 
-#define NN_INLINE __device__ __forceinline__
-
 template <class To, class From>
 NN_INLINE To as(From x) {
   return __builtin_bit_cast(To, x);
 }
 NN_INLINE V all(float x) { return x; }
-NN_INLINE V fma(V a, V b, V c) {
-#ifdef __CUDA_ARCH__
-  return __fmaf_rn(a, b, c);
-#else
-  return __builtin_fmaf(a, b, c);
-#endif
-}
 NN_INLINE V rounded(I x) { return static_cast<V>(x); }
 
 #include "samples/nn/functions.inl"
@@ -42,19 +31,7 @@ NN_INLINE float square_root(float x) {
 #endif
 }
 
-cudaStream_t native(const DeviceEngine& engine) { return static_cast<cudaStream_t>(engine.stream().handle()); }
-
 // ---- element by element
-
-template <class Body>
-__global__ void __launch_bounds__(block_threads) each_kernel(std::size_t count, Body body) {
-  const std::size_t stride = std::size_t{gridDim.x} * block_threads;
-  for (std::size_t i = std::size_t{blockIdx.x} * block_threads + threadIdx.x; i < count; i += stride) body(i);
-}
-template <class Body>
-void each(const DeviceEngine& engine, std::size_t count, const Body& body) {
-  if (count > 0) launch<each_kernel<Body>>(blocks_for(count), block_threads, native(engine), count, body);
-}
 
 struct Add {
   const float *a, *b;
@@ -70,6 +47,29 @@ struct GeluBackward {
   const float *dy, *x;
   float* dx;
   __device__ void operator()(std::size_t i) const { dx[i] = dy[i] * gelu_slope(x[i]); }
+};
+
+struct Relu {
+  const float* x;
+  float* y;
+  __device__ void operator()(std::size_t i) const { y[i] = x[i] > 0.0f ? x[i] : 0.0f; }
+};
+struct ReluBackward {
+  const float *dy, *y;
+  float scale;
+  float* dx;
+  __device__ void operator()(std::size_t i) const { dx[i] = y[i] > 0.0f ? dy[i] * scale : 0.0f; }
+};
+struct DropOut {
+  Dropout dropout;
+  float* x;
+  __device__ void operator()(std::size_t i) const { x[i] = x[i] * dropout.factor(i); }
+};
+struct FillRows {
+  std::size_t n;
+  const float* row;
+  float* y;
+  __device__ void operator()(std::size_t i) const { y[i] = row[i % n]; }
 };
 
 // ---- row by row
@@ -229,6 +229,16 @@ struct Mean {
 
 // ---- sums over rows: each has one owner, who goes through them in order
 
+struct AddRows {
+  std::size_t rows, apart;
+  const float* x;
+  float* sums;
+  __device__ void operator()(std::size_t i) const {
+    float sum = sums[i];
+    for (std::size_t r = 0; r < rows; ++r) sum = sum + x[r * apart + i];
+    sums[i] = sum;
+  }
+};
 struct NormBackwardWeights {
   std::size_t rows, channels;
   const float *dy, *x, *mean, *scale;
@@ -279,88 +289,21 @@ __global__ void __launch_bounds__(block_threads) tokens_backward_kernel(std::siz
     }
 }
 
-// ---- products
-
-/// Matrices of one product, of which there may be many: number b is `inner_step` apart from b - 1, and `outer_step` where b is a multiple of `inner`.
-template <class T>
-struct Many {
-  T* data;
-  std::size_t row, column;
-  std::size_t outer_step = 0, inner_step = 0;
-  [[nodiscard]] Many transposed() const { return {data, column, row, outer_step, inner_step}; }
-  [[nodiscard]] __device__ T* of(std::size_t number, std::size_t inner) const {
-    return data + number / inner * outer_step + number % inner * inner_step;
-  }
-};
-
-constexpr unsigned tile = 64, depth = 16, each_thread = tile / 16;
-
-/// Brings rows [first, first + tile) and p in [begin, begin + depth) of a matrix to shared memory, zeros beyond its rims.
-__device__ void bring(const float* from, std::size_t row, std::size_t column, std::size_t first, std::size_t rows, std::size_t begin,
-                      std::size_t k, float (*to)[tile + 4]) {
-  for (unsigned e = threadIdx.x; e < tile * depth; e += block_threads) {
-    // Neighbouring threads read what adjoins in memory.
-    const unsigned p = column == 1 ? e % depth : e / tile, i = column == 1 ? e / depth : e % tile;
-    to[p][i] = first + i < rows && begin + p < k ? from[(first + i) * row + (begin + p) * column] : 0.0f;
-  }
-}
-
-template <bool adds>
-__global__ void __launch_bounds__(block_threads, 2)
-    product_kernel(Extent extent, std::size_t count, std::size_t inner, Many<const float> a, Many<const float> b, Many<float> c) {
-  __shared__ float left[depth][tile + 4], right[depth][tile + 4];
-  const std::size_t across = (extent.columns + tile - 1) / tile, down = (extent.rows + tile - 1) / tile;
-  for (std::size_t number = blockIdx.x; number < across * down * count; number += gridDim.x) {
-    const std::size_t matrix = number / (across * down), i0 = number / across % down * tile, j0 = number % across * tile;
-    const float *const from_a = a.of(matrix, inner), *const from_b = b.of(matrix, inner);
-    float* const to = c.of(matrix, inner);
-    const std::size_t i = i0 + threadIdx.x / 16, j = j0 + threadIdx.x % 16;  // and each 16th from there
-    float sum[each_thread][each_thread];
-    for (unsigned m = 0; m < each_thread; ++m)
-      for (unsigned n = 0; n < each_thread; ++n)
-        sum[m][n] = adds && i + 16 * m < extent.rows && j + 16 * n < extent.columns ? to[(i + 16 * m) * c.row + j + 16 * n] : 0.0f;
-    for (std::size_t p0 = 0; p0 < extent.k; p0 += depth) {
-      bring(from_a, a.row, a.column, i0, extent.rows, p0, extent.k, left);
-      bring(from_b, b.column, b.row, j0, extent.columns, p0, extent.k, right);
-      __syncthreads();
-      const unsigned last = extent.k - p0 < depth ? static_cast<unsigned>(extent.k - p0) : depth;
-      for (unsigned p = 0; p < last; ++p)
-        for (unsigned m = 0; m < each_thread; ++m)
-          for (unsigned n = 0; n < each_thread; ++n)
-            sum[m][n] = fma(left[p][threadIdx.x / 16 + 16 * m], right[p][threadIdx.x % 16 + 16 * n], sum[m][n]);
-      __syncthreads();
-    }
-    for (unsigned m = 0; m < each_thread; ++m)
-      for (unsigned n = 0; n < each_thread; ++n)
-        if (i + 16 * m < extent.rows && j + 16 * n < extent.columns) to[(i + 16 * m) * c.row + j + 16 * n] = sum[m][n];
-  }
-}
-
-/// c (+)= a · b, `count` times; see Many.
-void product(const DeviceEngine& engine, Extent extent, Many<const float> a, Many<const float> b, Many<float> c, Into into = Into::fresh,
-             std::size_t count = 1, std::size_t inner = 1) {
-  const std::size_t tiles = ((extent.rows + tile - 1) / tile) * ((extent.columns + tile - 1) / tile) * count;
-  if (tiles == 0) return;
-  const unsigned grid = static_cast<unsigned>(std::min<std::size_t>(tiles, 1u << 30));
-  if (into == Into::sum) launch<product_kernel<true>>(grid, block_threads, native(engine), extent, count, inner, a, b, c);
-  else launch<product_kernel<false>>(grid, block_threads, native(engine), extent, count, inner, a, b, c);
-}
-
 /// The views of queries, keys and values in rows of 3 · channels, and of the attention's matrices: one for each sample and head.
 struct AttentionViews {
   std::size_t channels, heads, context;
   [[nodiscard]] std::size_t size() const { return channels / heads; }
   template <class T>
   [[nodiscard]] Many<T> of_qkv(T* qkv, std::size_t which) const {
-    return {qkv + which * channels, 3 * channels, 1, context * 3 * channels, size()};
+    return {qkv + which * channels, 3 * channels, 1, context * 3 * channels, size(), heads};
   }
   template <class T>
   [[nodiscard]] Many<T> of_rows(T* y) const {
-    return {y, channels, 1, context * channels, size()};
+    return {y, channels, 1, context * channels, size(), heads};
   }
   template <class T>
   [[nodiscard]] Many<T> of_scores(T* p) const {
-    return {p, context, 1, heads * context * context, context * context};
+    return {p, context, 1, heads * context * context, context * context, heads};
   }
 };
 
@@ -368,8 +311,8 @@ float inverse_root(std::size_t n) { return 1.0f / __builtin_sqrtf(static_cast<fl
 
 }  // namespace
 
-void Linear::forward(DeviceEngine& engine, std::size_t rows, const float* x, const float* weight, float* y) const {
-  product(engine, {rows, out, in}, {x, in, 1}, {weight, 1, in}, {y, out, 1});
+void Linear::forward(DeviceEngine& engine, std::size_t rows, const float* x, const float* weight, float* y, Into into) const {
+  product(engine, {rows, out, in}, {x, in, 1}, {weight, 1, in}, {y, out, 1}, into);
 }
 void Linear::backward_input(DeviceEngine& engine, std::size_t rows, const float* dy, const float* weight, float* dx) const {
   product(engine, {rows, in, out}, {dy, out, 1}, {weight, in, 1}, {dx, in, 1});
@@ -391,10 +334,10 @@ void LayerNorm::backward(DeviceEngine& engine, std::size_t rows, const float* dy
 void Attention::forward(DeviceEngine& engine, std::size_t batch, std::size_t context, const float* qkv, float* attention, float* y) const {
   const AttentionViews views{channels, heads, context};
   const auto query = views.of_qkv(qkv, 0), key = views.of_qkv(qkv, 1), value = views.of_qkv(qkv, 2);
-  product(engine, {context, context, views.size()}, query, key.transposed(), views.of_scores(attention), Into::fresh, batch * heads, heads);
+  product(engine, {context, context, views.size()}, query, key.transposed(), views.of_scores(attention), Into::fresh, batch * heads);
   each_row(engine, batch * heads * context, SeenSoftmax{context, inverse_root(views.size()), attention});
   product(engine, {context, views.size(), context}, views.of_scores<const float>(attention), value, views.of_rows(y), Into::fresh,
-          batch * heads, heads);
+          batch * heads);
 }
 void Attention::backward(DeviceEngine& engine, std::size_t batch, std::size_t context, const float* dy, const float* qkv,
                          const float* attention, float* dattention, float* dqkv) const {
@@ -402,7 +345,7 @@ void Attention::backward(DeviceEngine& engine, std::size_t batch, std::size_t co
   const auto query = views.of_qkv(qkv, 0), key = views.of_qkv(qkv, 1), value = views.of_qkv(qkv, 2);
   const auto p = views.of_scores(attention), ds = views.of_scores<const float>(dattention), out = views.of_rows(dy);
   const auto times = [&](Extent extent, const Many<const float>& a, const Many<const float>& b, const Many<float>& c) {
-    product(engine, extent, a, b, c, Into::fresh, batch * heads, heads);
+    product(engine, extent, a, b, c, Into::fresh, batch * heads);
   };
   times({context, views.size(), context}, p.transposed(), out, views.of_qkv(dqkv, 2));
   times({context, context, views.size()}, out, value.transposed(), views.of_scores(dattention));
@@ -425,6 +368,17 @@ void Embedding::backward(DeviceEngine& engine, std::size_t rows, std::size_t con
 void gelu_forward(DeviceEngine& engine, std::size_t n, const float* x, float* y) { each(engine, n, Gelu{x, y}); }
 void gelu_backward(DeviceEngine& engine, std::size_t n, const float* dy, const float* x, float* dx) {
   each(engine, n, GeluBackward{dy, x, dx});
+}
+void relu_forward(DeviceEngine& engine, std::size_t n, const float* x, float* y) { each(engine, n, Relu{x, y}); }
+void relu_backward(DeviceEngine& engine, std::size_t n, const float* dy, const float* y, float scale, float* dx) {
+  each(engine, n, ReluBackward{dy, y, scale, dx});
+}
+void drop_out(DeviceEngine& engine, std::size_t n, const Dropout& dropout, float* x) { each(engine, n, DropOut{dropout, x}); }
+void fill_rows(DeviceEngine& engine, std::size_t rows, std::size_t n, const float* row, float* y) {
+  each(engine, rows * n, FillRows{n, row, y});
+}
+void add_rows(DeviceEngine& engine, std::size_t rows, std::size_t n, const float* x, std::size_t apart, float* sum) {
+  each(engine, n, AddRows{rows, apart, x, sum});
 }
 void add(DeviceEngine& engine, std::size_t n, const float* a, const float* b, float* y) { each(engine, n, Add{a, b, y}); }
 

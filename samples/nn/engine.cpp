@@ -169,6 +169,7 @@ Engine::Engine(std::size_t threads, Isa isa)
 Engine::~Engine() = default;
 
 void Engine::fill_with_zeros(float* data, std::size_t count) { std::fill_n(data, count, 0.0f); }
+void Engine::write(std::span<const float> from, float* to) { std::copy_n(from.data(), from.size(), to); }
 void Engine::read(const float* from, std::span<float> to) { std::copy_n(from, to.size(), to.data()); }
 
 std::size_t Engine::threads() const { return pool_->threads(); }

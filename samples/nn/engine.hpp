@@ -82,6 +82,7 @@ class Engine {
   [[nodiscard]] Array array(std::size_t count) const { return Array(count); }
   [[nodiscard]] Ids ids(std::size_t) const { return {}; }
   void fill_with_zeros(float* data, std::size_t count);
+  void write(std::span<const float> from, float* to);
   void read(const float* from, std::span<float> to);
 
   [[nodiscard]] std::size_t threads() const;

@@ -7,8 +7,8 @@ namespace {
 constexpr std::size_t rows_per_task = 16, columns_per_task = 64, elements_per_task = 8192;
 }
 
-void Linear::forward(Engine& engine, std::size_t rows, const float* x, const float* weight, float* y) const {
-  engine.product({rows, out, in}, {x, in}, View{weight, in}.transposed(), {y, out});
+void Linear::forward(Engine& engine, std::size_t rows, const float* x, const float* weight, float* y, Into into) const {
+  engine.product({rows, out, in}, {x, in}, View{weight, in}.transposed(), {y, out}, into);
 }
 void Linear::backward_input(Engine& engine, std::size_t rows, const float* dy, const float* weight, float* dx) const {
   engine.product({rows, in, out}, {dy, out}, {weight, in}, {dx, in});
@@ -109,6 +109,30 @@ void gelu_forward(Engine& engine, std::size_t n, const float* x, float* y) {
 void gelu_backward(Engine& engine, std::size_t n, const float* dy, const float* x, float* dx) {
   engine.parallel_chunks(n, elements_per_task, [&](std::size_t first, std::size_t last) {
     engine.kernels().gelu_backward(dy + first, x + first, last - first, dx + first);
+  });
+}
+void relu_forward(Engine& engine, std::size_t n, const float* x, float* y) {
+  engine.parallel_chunks(n, elements_per_task,
+                         [&](std::size_t first, std::size_t last) { engine.kernels().relu_forward(x + first, last - first, y + first); });
+}
+void relu_backward(Engine& engine, std::size_t n, const float* dy, const float* y, float scale, float* dx) {
+  engine.parallel_chunks(n, elements_per_task, [&](std::size_t first, std::size_t last) {
+    engine.kernels().relu_backward(dy + first, y + first, scale, last - first, dx + first);
+  });
+}
+void drop_out(Engine&, std::size_t n, const Dropout& dropout, float* x) {
+  for (std::size_t e = 0; e < n; e += 16) {
+    float factors[16];
+    dropout.factors(e / 16, factors);
+    for (std::size_t k = 0; k < 16; ++k) x[e + k] *= factors[k];
+  }
+}
+void fill_rows(Engine&, std::size_t rows, std::size_t n, const float* row, float* y) {
+  for (std::size_t r = 0; r < rows; ++r) std::copy_n(row, n, y + r * n);
+}
+void add_rows(Engine& engine, std::size_t rows, std::size_t n, const float* x, std::size_t apart, float* sum) {
+  engine.parallel_chunks(n, elements_per_task, [&](std::size_t first, std::size_t last) {
+    for (std::size_t r = 0; r < rows; ++r) engine.kernels().add(sum + first, x + r * apart + first, last - first, sum + first);
   });
 }
 void add(Engine& engine, std::size_t n, const float* a, const float* b, float* y) {

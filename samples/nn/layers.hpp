@@ -8,17 +8,18 @@
 
 #include <elrun/device.hpp>
 
+#include "samples/nn/dropout.hpp"
 #include "samples/nn/engine.hpp"
 
 namespace nn {
 
 class DeviceEngine;  // device_engine.hpp
 
-/// y[rows][out] = x[rows][in] · weight[out][in]ᵀ
+/// y[rows][out] (+)= x[rows][in] · weight[out][in]ᵀ
 struct Linear {
   std::size_t in, out;
-  void forward(Engine&, std::size_t rows, const float* x, const float* weight, float* y) const;
-  void forward(DeviceEngine&, std::size_t rows, const float* x, const float* weight, float* y) const;
+  void forward(Engine&, std::size_t rows, const float* x, const float* weight, float* y, Into into = Into::fresh) const;
+  void forward(DeviceEngine&, std::size_t rows, const float* x, const float* weight, float* y, Into into = Into::fresh) const;
   void backward_input(Engine&, std::size_t rows, const float* dy, const float* weight, float* dx) const;
   void backward_input(DeviceEngine&, std::size_t rows, const float* dy, const float* weight, float* dx) const;
   void backward_weight(Engine&, std::size_t rows, const float* dy, const float* x, float* dweight) const;
@@ -72,6 +73,21 @@ void gelu_forward(DeviceEngine&, std::size_t n, const float* x, float* y);
 /// `dx` may be `dy`.
 void gelu_backward(Engine&, std::size_t n, const float* dy, const float* x, float* dx);
 void gelu_backward(DeviceEngine&, std::size_t n, const float* dy, const float* x, float* dx);
+/// `y` may be `x`.
+void relu_forward(Engine&, std::size_t n, const float* x, float* y);
+void relu_forward(DeviceEngine&, std::size_t n, const float* x, float* y);
+/// dx = dy · scale where y > 0, else 0; `dx` may be `dy`.
+void relu_backward(Engine&, std::size_t n, const float* dy, const float* y, float scale, float* dx);
+void relu_backward(DeviceEngine&, std::size_t n, const float* dy, const float* y, float scale, float* dx);
+/// In place. `n` is a multiple of 16. The way back is relu_backward's, where relu came before it.
+void drop_out(Engine&, std::size_t n, const Dropout& dropout, float* x);
+void drop_out(DeviceEngine&, std::size_t n, const Dropout& dropout, float* x);
+/// Each of `rows` rows of y becomes `row`, of n elements.
+void fill_rows(Engine&, std::size_t rows, std::size_t n, const float* row, float* y);
+void fill_rows(DeviceEngine&, std::size_t rows, std::size_t n, const float* row, float* y);
+/// sum += the rows of x, one after the other. Rows lie `apart` elements apart.
+void add_rows(Engine&, std::size_t rows, std::size_t n, const float* x, std::size_t apart, float* sum);
+void add_rows(DeviceEngine&, std::size_t rows, std::size_t n, const float* x, std::size_t apart, float* sum);
 /// `y` may be one of them.
 void add(Engine&, std::size_t n, const float* a, const float* b, float* y);
 void add(DeviceEngine&, std::size_t n, const float* a, const float* b, float* y);

@@ -156,7 +156,7 @@ TEST_CASE("neither threads nor the instruction set move a bit of the network", "
           for (Slot& slot : step->slots()) {
             const auto batch = digits_of(digits, slot.samples());
             const float loss = model.forward(batch, slot.rng());
-            model.backward(batch);
+            model.backward();
             slot.report(loss, batch.size());
           }
           me.steps.push_back(step->apply(AdamW{}, {.lr = 1e-3f}));
@@ -203,7 +203,7 @@ TEST_CASE("the network's backward pass is the slope of its forward pass, dropout
       batch = digits_of(digits, slot.samples());
       rng = slot.rng();
       slot.report(model.forward(batch, rng), 1);
-      model.backward(batch);
+      model.backward();
     }
     // So large a step that what is left of the weights is the gradient, but for its sign and scale.
     constexpr float lr = 0x1p20f;

@@ -18,6 +18,80 @@
 namespace elrun::inline v0 {
 namespace {
 
+/// Copies between host and device in the order of one stream, through pinned memory in two halves: the device copies one while the host fills or empties
+/// the other. Threads take turns. Every call waits for a half for at most `patience`, and throws Error.
+class StagedCopies {
+ public:
+  StagedCopies(Device device, std::size_t bytes, const Clock& clock, Duration patience)
+      : device_{device}, clock_{clock}, patience_{patience} {
+    ELRUN_ASSERT(bytes >= 2);
+    for (Half& half : halves_) half = Half{PinnedBuffer{device, bytes / 2}, OwnedEvent{device}};
+  }
+
+  void write(std::span<const std::byte> from, std::span<std::byte> run, Stream stream) {
+    ELRUN_ASSERT(from.size() == run.size());
+    const std::lock_guard lock{mutex_};
+    const CurrentDevice current{device_};
+    for (std::size_t begin = 0; begin < from.size();) {
+      Half& half = next_half();
+      const std::size_t bytes = std::min(from.size() - begin, half.memory.span().size());
+      std::memcpy(half.memory.span().data(), from.data() + begin, bytes);
+      runtime::copy_async(half.memory.span().first(bytes), run.subspan(begin, bytes), stream);
+      half.free.record(stream);
+      begin += bytes;
+    }
+  }
+  void read(std::span<const std::byte> run, std::span<std::byte> to, Stream stream) {
+    ELRUN_ASSERT(run.size() == to.size());
+    const std::lock_guard lock{mutex_};
+    const CurrentDevice current{device_};
+    std::span<std::byte> arriving;  // in the half before
+    Half* before = nullptr;
+    const auto empty = [&] {
+      if (before == nullptr) return;
+      wait(before->free, "a copy from the device");
+      std::memcpy(arriving.data(), before->memory.span().data(), arriving.size());
+    };
+    for (std::size_t begin = 0; begin < run.size();) {
+      Half& half = next_half();
+      const std::size_t bytes = std::min(run.size() - begin, half.memory.span().size());
+      runtime::copy_async(run.subspan(begin, bytes), half.memory.span().first(bytes), stream);
+      half.free.record(stream);
+      empty();
+      before = &half, arriving = to.subspan(begin, bytes);
+      begin += bytes;
+    }
+    empty();
+  }
+  /// The pinned memory stays until the process ends.
+  void keep_for_good() {
+    for (Half& half : halves_) new PinnedBuffer{std::move(half.memory)};
+  }
+
+ private:
+  /// Pinned memory on its way. `free`: the device no longer reads or writes it.
+  struct Half {
+    PinnedBuffer memory;
+    OwnedEvent free;
+  };
+  /// The device is done with what was in it.
+  Half& next_half() {
+    Half& half = halves_[turn_++ % halves_.size()];
+    wait(half.free, "a copy between host and device");
+    return half;
+  }
+  void wait(const OwnedEvent& event, std::string_view what) const {
+    wait_for(event.view(), {.what = what, .deadline = Deadline::after(clock_.now(), patience_)}, clock_).value();
+  }
+
+  const Device device_;
+  const Clock& clock_;
+  const Duration patience_;
+  std::mutex mutex_;  // of all that follows
+  std::array<Half, 2> halves_;
+  std::size_t turn_ = 0;
+};
+
 // More than 25 methods: those of Memory, and the steps of the three that are more than a call of the runtime (freeing, packing, staged copies).
 class DeviceMemory final : public Memory {
  public:
@@ -26,12 +100,14 @@ class DeviceMemory final : public Memory {
         options_{options},
         device_{device},
         stream_{device},
+        beside_{device},
         done_{device},
         sum_{device, sizeof(std::uint64_t)},
         word_{device, sizeof(std::uint64_t)},
-        packing_{device, options.packing.value()} {
-    ELRUN_ASSERT(options.staging.value() >= 2 && options.packing.value() >= sizeof(bf16));
-    for (Half& half : halves_) half = Half{PinnedBuffer{device, options.staging.value() / 2}, OwnedEvent{device}};
+        packing_{device, options.packing.value()},
+        copies_{device, options.staging.value(), clock, options.patience},
+        copies_beside_{device, options.staging.value(), clock, options.patience} {
+    ELRUN_ASSERT(options.packing.value() >= sizeof(bf16));
   }
   ~DeviceMemory() override {
     if (wait_until_done(options_.last_wait)) free_what_waits();
@@ -80,41 +156,9 @@ class DeviceMemory final : public Memory {
     std::memcpy(&out, word_.span().data(), sizeof out);
     return out;
   }
-  void write(std::span<const std::byte> from, std::span<std::byte> run) override {
-    ELRUN_ASSERT(from.size() == run.size());
-    const std::lock_guard lock{mutex_};
-    const CurrentDevice current{device_};
-    for (std::size_t begin = 0; begin < from.size();) {
-      Half& half = next_half();
-      const std::size_t bytes = std::min(from.size() - begin, half.memory.span().size());
-      std::memcpy(half.memory.span().data(), from.data() + begin, bytes);
-      runtime::copy_async(half.memory.span().first(bytes), run.subspan(begin, bytes), stream());
-      half.free.record(stream());
-      begin += bytes;
-    }
-  }
-  void read(std::span<const std::byte> run, std::span<std::byte> to) override {
-    ELRUN_ASSERT(run.size() == to.size());
-    const std::lock_guard lock{mutex_};
-    const CurrentDevice current{device_};
-    std::span<std::byte> arriving;  // in the half before
-    Half* before = nullptr;
-    const auto empty = [&] {
-      if (before == nullptr) return;
-      wait(before->free, "a copy from the device");
-      std::memcpy(arriving.data(), before->memory.span().data(), arriving.size());
-    };
-    for (std::size_t begin = 0; begin < run.size();) {
-      Half& half = next_half();
-      const std::size_t bytes = std::min(run.size() - begin, half.memory.span().size());
-      runtime::copy_async(run.subspan(begin, bytes), half.memory.span().first(bytes), stream());
-      half.free.record(stream());
-      empty();
-      before = &half, arriving = to.subspan(begin, bytes);
-      begin += bytes;
-    }
-    empty();
-  }
+  void write(std::span<const std::byte> from, std::span<std::byte> run) override { copies_.write(from, run, stream()); }
+  void read(std::span<const std::byte> run, std::span<std::byte> to) override { copies_.read(run, to, stream()); }
+  void read_beside(std::span<const std::byte> run, std::span<std::byte> to) override { copies_beside_.read(run, to, beside_.view()); }
   void add_into(std::span<float> left, std::span<const float> right) override {
     const CurrentDevice current{device_};
     runtime::add_into_async(left, right, stream());
@@ -159,18 +203,6 @@ class DeviceMemory final : public Memory {
   void give_back(std::span<std::byte>) override { ELRUN_ASSERT(false); }
 
  private:
-  /// Pinned memory on its way. `free`: the device no longer reads or writes it.
-  struct Half {
-    PinnedBuffer memory;
-    OwnedEvent free;
-  };
-  /// The device is done with what was in it.
-  Half& next_half() {
-    Half& half = halves_[turn_++ % halves_.size()];
-    wait(half.free, "a copy between host and device");
-    return half;
-  }
-
   /// Rounds as many elements as `packing_` holds, and puts them to their place. Threads take turns, for it is one.
   template <class Put>
   void by_halves(std::span<float> run, const Put& put) {
@@ -188,12 +220,16 @@ class DeviceMemory final : public Memory {
   void wait(const OwnedEvent& event, std::string_view what) const {
     wait_for(event.view(), {.what = what, .deadline = Deadline::after(clock_.now(), options_.patience)}, clock_).value();
   }
-  /// All that the stream was given. Nothing is thrown: a device that is lost has nothing under way.
+  /// All that the streams were given. Nothing is thrown: a device that is lost has nothing under way.
   bool wait_until_done(Duration limit) noexcept {
+    const Deadline deadline = Deadline::after(clock_.now(), limit);
+    return is_done(stream(), deadline) && is_done(beside_.view(), deadline);
+  }
+  bool is_done(Stream stream, Deadline deadline) noexcept {
     try {
       const std::lock_guard lock{mutex_};
-      done_.record(stream());
-      const auto done = wait_for(done_.view(), {.what = "its last work", .deadline = Deadline::after(clock_.now(), limit)}, clock_);
+      done_.record(stream);
+      const auto done = wait_for(done_.view(), {.what = "its last work", .deadline = deadline}, clock_);
       return done.ok() || done.failure().code != Code::deadline_passed;
     } catch (const std::exception&) {
       return true;
@@ -247,23 +283,23 @@ class DeviceMemory final : public Memory {
   void keep_for_good() {
     for (DeviceBuffer* buffer : {&sum_, &packing_}) new DeviceBuffer{std::move(*buffer)};
     new PinnedBuffer{std::move(word_)};
-    for (Half& half : halves_) new PinnedBuffer{std::move(half.memory)};
+    copies_.keep_for_good();
+    copies_beside_.keep_for_good();
   }
 
   const Clock& clock_;
   const DeviceMemoryOptions options_;
   const Device device_;
-  const OwnedStream stream_;
-  std::mutex mutex_;  // of all that follows
+  const OwnedStream stream_, beside_;
+  std::mutex mutex_;  // of all that follows, up to `word_`
   OwnedEvent done_;
   DeviceBuffer sum_;
   PinnedBuffer word_;
-  std::array<Half, 2> halves_;
-  std::size_t turn_ = 0;
   std::mutex freed_mutex_;
   std::vector<void*> freed_;  // by `free`, and not given back to CUDA yet
   std::mutex packing_mutex_;  // of the order in which `packing_` is used
   DeviceBuffer packing_;
+  StagedCopies copies_, copies_beside_;
 };
 
 }  // namespace

@@ -63,6 +63,7 @@ class HostMemory final : public Memory {
   }
   void write(std::span<const std::byte> from, std::span<std::byte> run) override { HostMemory::copy(from, run); }
   void read(std::span<const std::byte> run, std::span<std::byte> to) override { HostMemory::copy(run, to); }
+  void read_beside(std::span<const std::byte> run, std::span<std::byte> to) override { HostMemory::copy(run, to); }
   std::uint64_t hash(std::span<const std::byte> run, std::uint64_t first_word, std::uint64_t salt) override {
     return mix_sum(run, first_word, salt);
   }

@@ -38,6 +38,9 @@ class Memory {
   virtual void write(std::span<const std::byte> from, std::span<std::byte> run) = 0;
   /// From `run` into any memory of the host.
   virtual void read(std::span<const std::byte> run, std::span<std::byte> to) = 0;
+  /// The same in no order with `stream()`, and beside its work: it sees what was done when it was called. What the stream is given before it returns
+  /// must not change `run`. It waits for no other call of this memory than one like it.
+  virtual void read_beside(std::span<const std::byte> run, std::span<std::byte> to) = 0;
 
   // ---- arithmetic: the same bits wherever it runs. Runs of one call have the same size and do not overlap
 

@@ -128,6 +128,23 @@ TEST_CASE("memory that is freed beside work on the device is given back once tha
   });
 }
 
+TEST_CASE("a read beside the stream does not wait for what the stream was given", "[devices]") {
+  const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .patience = 500ms});
+  const InMemory made{*memory, 8000}, state{*memory, 20'000};
+  memory->write(bytes_from(1, 20'000), state.run());
+  (void)state.read(0, 1);
+  const std::span<float> floats{reinterpret_cast<float*>(made.run().data()), 2000};
+  fakegpu::set_faults("slow:1:3000");
+  memory->add_into(floats.first(1000), floats.last(1000));
+  ByteList seen(20'000);
+  CHECK_FALSE(failure_of_call([&] { memory->read_beside(state.run(), seen); }));
+  CHECK((seen == bytes_from(1, 20'000)));
+  const auto late = failure_of_call([&] { (void)state.read(0, 1); });
+  REQUIRE(late);
+  CHECK(late->code == Code::deadline_passed);
+  fakegpu::set_faults("");
+}
+
 TEST_CASE("a hash of a device that is busy ends by its deadline", "[devices]") {
   const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .patience = 30ms});
   const InMemory made{*memory, 8000};

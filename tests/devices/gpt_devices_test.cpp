@@ -80,6 +80,26 @@ TEST_CASE("gpt on devices loses a worker by SIGKILL, goes on from the survivors'
   CHECK(!ended.says("fakegpu"));
 }
 
+TEST_CASE("gpt on devices saves while it trains, and the host goes on from what it saved", "[devices]") {
+  const Folder folder;
+  const std::string host = state_on_host(folder), workers = GENERATE("1", "2"), zero = workers == "1" ? "0" : "3";
+  CAPTURE(workers);
+  const auto saves = [&](unsigned steps) {
+    return gpt_arguments(folder / "text", steps,
+                         {"--zero", zero, "--checkpoint", folder / "checkpoints", "--every", "1", "--async", "--lr", "0.002"});
+  };
+  const Ended begun = run("elrun", on_devices({"--standalone", "--nproc_per_node", workers}, saves(2)), four_devices);
+  const Ended ended = run("gpt", saves(3), {{"ELRUN_DEVICE", "cpu"}});
+  INFO(begun.output << ended.output);
+  CHECK(begun.code == 0);
+  CHECK(begun.says("[elrun ckptd"));  // it commits
+  CHECK(!begun.says("could not be saved"));
+  CHECK(!begun.says("fakegpu"));
+  CHECK(ended.code == 0);
+  CHECK(!ended.says("step=2 "));
+  CHECK(ended.state == host);
+}
+
 TEST_CASE("a program that is not written for devices stays on the host beside one, and is refused where it asks for it", "[devices]") {
   const std::string bin = program_path("flat_after"), devices = bin.substr(0, bin.rfind("/bin/")) + "/lib/devices";
   const Environment beside{{"LD_LIBRARY_PATH", devices}, {"FAKEGPU_DEVICES", "1"}};

@@ -21,6 +21,7 @@ class ForwardingMemory : public Memory {
   }
   void write(std::span<const std::byte> from, std::span<std::byte> run) override { host.write(from, run); }
   void read(std::span<const std::byte> run, std::span<std::byte> to) override { host.read(run, to); }
+  void read_beside(std::span<const std::byte> run, std::span<std::byte> to) override { host.read_beside(run, to); }
   void add_into(std::span<float> left, std::span<const float> right) override { host.add_into(left, right); }
   void add_into(std::span<float> left, std::span<const bf16> right) override { host.add_into(left, right); }
   void round_to_bf16(std::span<float> run) override { host.round_to_bf16(run); }

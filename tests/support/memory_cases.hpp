@@ -70,6 +70,16 @@ inline void check_memory(Memory& memory, std::size_t large) {
         CHECK((made.read(begin, count) == kept));
       }
   }
+  SECTION("a read beside the stream sees what is done") {
+    const InMemory made{memory, large + 100}, other{memory, large};
+    const ByteList given = bytes_from(4, large);
+    memory.write(given, made.run(63, large));
+    (void)made.read(0, 1);  // it is done
+    memory.fill_with_zeros(other.run());
+    ByteList seen(large);
+    memory.read_beside(made.run(63, large), seen);
+    CHECK((seen == given));
+  }
   SECTION("writes and reads of many runs see each other in their order") {
     const InMemory made{memory, 3 * large};
     ByteList expected(3 * large);

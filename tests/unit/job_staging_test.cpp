@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -18,6 +19,7 @@
 #include "lib/job/state/model_state.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/faulty_files.hpp"
+#include "tests/support/forwarding_memory.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/unit/job_parts.hpp"
 
@@ -47,6 +49,11 @@ struct Writer {
   void say(const std::optional<SaveOutcome>& outcome) const {
     const ByteVector packet = encode(outcome);
     REQUIRE(::send(line.get(), packet.data(), packet.size(), 0) == static_cast<ssize_t>(packet.size()));
+  }
+  [[nodiscard]] bool has_lost_its_worker() const {
+    pollfd look{line.get(), POLLIN, 0};
+    std::byte packet{};
+    return ::poll(&look, 1, 10'000) == 1 && ::recv(line.get(), &packet, 1, 0) <= 0;
   }
   TemporaryDirectory directory;
   Path path = Path{directory.path()} / "ckptd.sock";
@@ -110,6 +117,39 @@ TEST_CASE("a slot holds the state as it was when its save began, whatever change
     CHECK(outcome->acknowledgement == "acknowledged");
     CHECK_FALSE(worker.staging.is_busy());
   }
+}
+
+TEST_CASE("a device whose copy fails fails the save by name, its part never comes, and the next save is begun anew", "[job_saves]") {
+  struct BrokenDevice : ForwardingMemory {
+    void read_beside(std::span<const std::byte> run, std::span<std::byte> to) override {
+      if (is_broken) throw Error{Failure{Code::io, Remedy::exit_process, "an ECC error on device 1"}};
+      ForwardingMemory::read_beside(run, to);
+    }
+    std::atomic<bool> is_broken = true;
+  } device;
+  Writer writer;
+  Worker worker{writer.path};
+  worker.state = HostFragments{worker.fragments, device};
+  writer.accept();
+  CHECK(writer.hear() == SlotWord::slot);
+  worker.begin(10);
+  worker.staging.finish_copy();
+  CHECK(writer.hear() == SlotWord::begin);
+  CHECK(writer.has_lost_its_worker());  // and so tells the others
+  CHECK_FALSE(writer.slot->record(SlotState::sealed).ok());
+  const auto outcome = worker.hear(10s);
+  REQUIRE(outcome.has_value());
+  REQUIRE(outcome->failure.has_value());
+  CHECK(outcome->failure->what == "the copy of the state for a checkpoint failed: an ECC error on device 1");
+  CHECK(outcome->failure->rank == Rank{0});
+  CHECK_FALSE(worker.staging.is_busy());
+  device.is_broken = false;
+  worker.begin(20);
+  worker.staging.finish_copy();
+  writer.accept();
+  CHECK(writer.hear() == SlotWord::slot);
+  CHECK(writer.hear() == SlotWord::begin);
+  CHECK(writer.hear() == SlotWord::sealed);
 }
 
 TEST_CASE("a writer that ends fails its save by name, unless the leader has told another end, and the next save has another writer",

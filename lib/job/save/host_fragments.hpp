@@ -34,8 +34,8 @@ class HostFragments {
   [[nodiscard]] Copies make() const;
   /// From the memory; waits for what its stream was given (memory.hpp).
   void read(Copies& copies) const;
-  /// One of them, to where it has room. Any thread.
-  void read(std::size_t fragment, std::span<std::byte> to) const { memory_->read(fragments_[fragment].bytes, to); }
+  /// One of them, to where it has room, beside what the memory's stream does, which must not change it meanwhile. It sees what was done when it was called. Any thread.
+  void read_beside(std::size_t fragment, std::span<std::byte> to) const { memory_->read_beside(fragments_[fragment].bytes, to); }
   [[nodiscard]] const std::vector<Fragment>& fragments() const { return fragments_; }
   /// They are the state itself.
   [[nodiscard]] bool on_host() const { return memory_->device().kind == DeviceKind::host; }

@@ -43,13 +43,6 @@ bool has_ended(int socket) {
   return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-Failure ended(std::uint32_t rank) {
-  return {.code = Code::peer_lost,
-          .remedy = Remedy::retry,
-          .what = "elrun ckptd of this node ended while it wrote the checkpoint",
-          .rank = Rank{rank}};
-}
-
 }  // namespace
 
 Result<void> Staging::make_room(std::uint64_t record_bytes, std::uint64_t data_bytes) {
@@ -94,13 +87,19 @@ Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, 
   const std::span<std::byte> data = slot_.begin(encode(record), layout.data_bytes);
   ELRUN_TRY(say(SlotWord::begin));
   under_way_ = UnderWay{record.ownership.fence, record.step, record.rank, clock_.now()};
-  const auto copy = [this, data, layout, state] {
-    for (std::size_t i = 0; i < layout.fragments.size(); ++i)
-      state.read(i, data.subspan(layout.fragments[i].offset, layout.fragments[i].bytes));
+  const auto copy = [this, data, layout, state, rank = record.rank] {
+    try {
+      for (std::size_t i = 0; i < layout.fragments.size(); ++i)
+        state.read_beside(i, data.subspan(layout.fragments[i].offset, layout.fragments[i].bytes));
+    } catch (const Error& error) {  // of the device
+      copy_failed_ = error.failure();
+      copy_failed_->what = "the copy of the state for a checkpoint failed: " + copy_failed_->what;
+      copy_failed_->rank = Rank{rank};
+      return;
+    }
     slot_.seal();
     (void)say(SlotWord::sealed);  // where ckptd is gone, `hear` says so
   };
-  if (!state.on_host()) return copy(), Result<void>{};
   try {
     copy_ = quiet_thread(copy);
   } catch (const std::system_error&) {  // no thread: the copy is made here
@@ -111,6 +110,17 @@ Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, 
 
 void Staging::finish_copy() {
   if (copy_.joinable()) copy_.join();
+  if (!copy_failed_) return;
+  line_ = Fd{};  // ckptd tells the others that this part never comes
+  slot_is_there_ = false;
+}
+
+Failure Staging::why_lost(std::uint32_t rank) {
+  if (copy_failed_) return *std::exchange(copy_failed_, std::nullopt);
+  return {.code = Code::peer_lost,
+          .remedy = Remedy::retry,
+          .what = "elrun ckptd of this node ended while it wrote the checkpoint",
+          .rank = Rank{rank}};
 }
 
 std::optional<SaveOutcome> Staging::lost(Store& store) {
@@ -119,7 +129,7 @@ std::optional<SaveOutcome> Staging::lost(Store& store) {
   slot_is_there_ = false;
   if (!under_way_) return {};
   const UnderWay was = *std::exchange(under_way_, std::nullopt);
-  const Failure why = ended(was.rank);
+  const Failure why = why_lost(was.rank);
   // It may have ended after the commit.
   const auto soon = [this] { return Deadline::after(clock_.now(), look_wait); };
   if (auto told = told_outcome(store, was.fence, was.step, soon)) return told;
@@ -177,7 +187,7 @@ std::optional<SaveOutcome> Staging::wait_until_settled(Deadline deadline) {
   const auto writer_ended = [&] {
     line_ = Fd{};
     slot_is_there_ = false;
-    if (under_way_ && !own) own = SaveOutcome{under_way_->fence, under_way_->step, {}, ended(under_way_->rank)};
+    if (under_way_ && !own) own = SaveOutcome{under_way_->fence, under_way_->step, {}, why_lost(under_way_->rank)};
     under_way_.reset();
     return own;
   };

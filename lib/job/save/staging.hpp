@@ -42,10 +42,10 @@ class Staging {
   /// A save was handed over, and its outcome has not come yet.
   [[nodiscard]] bool is_busy() const { return under_way_.has_value(); }
   [[nodiscard]] std::uint64_t step_under_way() const { return under_way_->step; }
-  /// Connected, with room and not busy. From the host's memory the copy goes on after the call, and the state must not change before `finish_copy`; from a
-  /// device's it is done in the call.
+  /// Connected, with room and not busy. The copy goes on after the call, and the state must not change before `finish_copy`. What a device was given
+  /// before is done.
   Result<void> begin(const SlotRecord& record, const SlotLayout& layout, const HostFragments& state);
-  /// Until the state may change again. It waits for nobody but memory.
+  /// Until the state may change again. It waits for nobody but memory. A device of which the copy failed is told by `hear`.
   void finish_copy();
 
   /// The outcome, if it is there or has come by `deadline`. A ckptd that ended is one, too, unless the save's leader has told `store` another. One that says
@@ -68,6 +68,7 @@ class Staging {
   };
   Result<void> say(SlotWord word);
   std::optional<SaveOutcome> lost(Store& store);
+  Failure why_lost(std::uint32_t rank);
 
   const Path socket_;
   const Clock& clock_;
@@ -76,6 +77,7 @@ class Staging {
   bool slot_is_there_ = false;  // with the ckptd of `line_`
   std::optional<UnderWay> under_way_;
   std::thread copy_;
+  std::optional<Failure> copy_failed_;  // written by `copy_`
 };
 
 }  // namespace elrun::inline v0

@@ -9,11 +9,11 @@ plant(${file} 2 "runtime::fill_async(sum, std::byte{0}, stream())" "void()")
 plant(${file} 3 "done_.record(stream())" "void()" "runtime::copy_async(sum, word_.span(), stream());
     done_.record(stream())")
 plant(${file} 4 [[wait(half.free, "a copy between host and device")]] "void()")
-plant(${file} 5 "half.free.record(stream())" "void()" "half.memory.span().first(bytes), run.subspan(begin, bytes), stream());
-      half.free.record(stream())")
+plant(${file} 5 "half.free.record(stream)" "void()" "half.memory.span().first(bytes), run.subspan(begin, bytes), stream);
+      half.free.record(stream)")
 plant(${file} 6 [[wait(before->free, "a copy from the device")]] "void()")
-plant(${file} 7 "half.free.record(stream())" "void()" "half.memory.span().first(bytes), stream());
-      half.free.record(stream())")
+plant(${file} 7 "half.free.record(stream)" "void()" "half.memory.span().first(bytes), stream);
+      half.free.record(stream)")
 plant(${file} 8 "freed_.push_back(memory)" "runtime::free(memory)")
 plant(${file} 9 "!idle.ok() || *idle" "true")
 plant(${file} 10 "runtime::fill_async({static_cast<std::byte*>(memory), bytes}, std::byte{0}, stream())" "void()")

@@ -82,13 +82,17 @@ TEST_CASE("gpt on devices loses a worker by SIGKILL, goes on from the survivors'
 
 TEST_CASE("gpt on devices saves while it trains, and the host goes on from what it saved", "[devices]") {
   const Folder folder;
-  const std::string host = state_on_host(folder), workers = GENERATE("1", "2"), zero = workers == "1" ? "0" : "3";
+  const std::vector<std::string> tiny{"--channels", "16", "--context", "16", "--global-batch", "4"};
+  const std::string host = state_on_host(folder, tiny), workers = GENERATE("1", "2"), zero = workers == "1" ? "0" : "3";
   CAPTURE(workers);
   const auto saves = [&](unsigned steps) {
-    return gpt_arguments(folder / "text", steps,
-                         {"--zero", zero, "--checkpoint", folder / "checkpoints", "--every", "1", "--async", "--lr", "0.002"});
+    std::vector<std::string> more{"--zero", zero, "--checkpoint", folder / "checkpoints", "--every", "1", "--async", "--lr", "0.002"};
+    more.insert(more.end(), tiny.begin(), tiny.end());
+    return gpt_arguments(folder / "text", steps, more);
   };
-  const Ended begun = run("elrun", on_devices({"--standalone", "--nproc_per_node", workers}, saves(2)), four_devices);
+  Environment slow = four_devices;
+  slow["FAKEGPU_FAULTS"] = "slow_copies:150";  // those of the state last longer than a step
+  const Ended begun = run("elrun", on_devices({"--standalone", "--nproc_per_node", workers}, saves(2)), slow);
   const Ended ended = run("gpt", saves(3), {{"ELRUN_DEVICE", "cpu"}});
   INFO(begun.output << ended.output);
   CHECK(begun.code == 0);

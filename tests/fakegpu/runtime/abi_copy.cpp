@@ -81,6 +81,7 @@ cudaError_t copy(Runtime& r, Stream& stream, void* to, const void* from, std::si
   } else {
     operation.run = [=] { std::memmove(to, from, bytes); };
   }
+  if (target == Place::pinned && r.faults.copies_longer().count() > 0) operation.ready = longer_by(r.faults.copies_longer());
   // Whoever reads it too early sees that it is not there yet.
   if (target == Place::pinned && !is_still_read(r, to, bytes)) std::memset(to, 0xff, bytes);
   if (const cudaError_t error = r.push(stream, std::move(operation)); error != cudaSuccess) return error;

@@ -58,15 +58,7 @@ cudaError_t apply_faults(Runtime& r, Operation& operation, int device) {
         operation.run = [&r, device, fault] { r.devices[static_cast<std::size_t>(device)].sticky = static_cast<cudaError_t>(fault.value); };
         break;
       case Faults::Kind::stuck: operation.ready = [] { return false; }; break;
-      case Faults::Kind::slow: {
-        const auto until = std::make_shared<std::chrono::steady_clock::time_point>();
-        operation.ready = [until, fault] {
-          const auto now = std::chrono::steady_clock::now();
-          if (*until == std::chrono::steady_clock::time_point{}) *until = now + std::chrono::milliseconds{fault.value};
-          return now >= *until;
-        };
-        break;
-      }
+      case Faults::Kind::slow: operation.ready = longer_by(std::chrono::milliseconds{fault.value}); break;
       default: break;
     }
   }

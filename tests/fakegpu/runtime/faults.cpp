@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 
 #include "tests/fakegpu/runtime/random.hpp"
 
@@ -56,6 +57,7 @@ void Faults::understand(const std::string& word) {
   const std::vector<std::string> parts = parts_of(word, ':');
   if (parts.size() < 2 || parts.size() > 3) refuse(word);
   const std::uint64_t at = number(parts[1], word);
+  if (parts[0] == "slow_copies") return void(copies_longer_ = std::chrono::milliseconds{at});
   if (parts[0] == "seed") {
     Random random{at};
     const auto& kind = kinds[random.below(std::size(kinds))];
@@ -69,6 +71,14 @@ void Faults::understand(const std::string& word) {
 std::optional<Faults::Fault> Faults::hit(std::uint64_t count, Kind kind) const {
   const auto found = std::ranges::find_if(faults_, [&](const Fault& f) { return f.kind == kind && f.at == count; });
   return found == faults_.end() ? std::nullopt : std::optional{*found};
+}
+
+std::function<bool()> longer_by(std::chrono::milliseconds time) {
+  return [time, until = std::make_shared<std::optional<std::chrono::steady_clock::time_point>>()] {
+    const auto now = std::chrono::steady_clock::now();
+    if (!*until) *until = now + time;
+    return now >= **until;
+  };
 }
 
 std::vector<Faults::Fault> Faults::next_launch() {

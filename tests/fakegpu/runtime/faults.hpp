@@ -7,6 +7,7 @@
 ///   sticky:N[:ERROR]    the N-th kernel breaks its device: from then on every call gives ERROR (700, cudaErrorIllegalAddress)
 ///   slow:N:MS           the N-th kernel takes MS milliseconds longer
 ///   stuck:N             the N-th kernel never ends
+///   slow_copies:MS      each copy into pinned memory takes MS milliseconds longer
 ///   no_driver           as without libcuda: cudaErrorInsufficientDriver, driver version 0
 ///   old_driver          the same, with a driver of version 12.2
 ///   no_device           a driver, and no device: cudaErrorNoDevice
@@ -14,7 +15,9 @@
 ///
 /// Numbers count from 1, over all devices of the process.
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,13 +43,18 @@ class Faults {
 
   enum class Driver : std::uint8_t { well, missing, old, without_device };
   [[nodiscard]] Driver driver() const { return driver_; }
+  [[nodiscard]] std::chrono::milliseconds copies_longer() const { return copies_longer_; }
 
  private:
   [[nodiscard]] std::optional<Fault> hit(std::uint64_t count, Kind kind) const;
   void understand(const std::string& word);
   std::vector<Fault> faults_;
   Driver driver_ = Driver::well;
+  std::chrono::milliseconds copies_longer_{0};
   std::uint64_t mallocs_ = 0, pinned_ = 0, launches_ = 0;
 };
+
+/// For an operation's `ready`: whether `time` has passed since the first call.
+[[nodiscard]] std::function<bool()> longer_by(std::chrono::milliseconds time);
 
 }  // namespace fakegpu

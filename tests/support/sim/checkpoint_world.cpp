@@ -168,6 +168,21 @@ std::vector<CheckpointId> CheckpointWorld::on_disk() const {
   return ids;
 }
 
+std::vector<CheckpointId> CheckpointWorld::on_newest_timeline() {
+  FenceNumber newest = 0;
+  for (const Path& path : files_.all_files())
+    if (const auto number = parse_fence_number(path.filename().string());
+        number && path == root_path / fences_directory / fence_name(*number))
+      newest = std::max(newest, *number);
+  if (newest == 0) return {};
+  const std::vector<CheckpointId> inherited = line_of(newest);
+  std::vector<CheckpointId> ids = on_disk();
+  std::erase_if(ids, [&](const CheckpointId& id) {
+    return id.fence != newest && std::find(inherited.begin(), inherited.end(), id) == inherited.end();
+  });
+  return ids;
+}
+
 std::set<CheckpointId> CheckpointWorld::quarantined() const {
   std::set<CheckpointId> ids;
   for (const Path& path : files_.all_files())
@@ -439,9 +454,10 @@ void CheckpointWorld::power_loss() {
   form(false);
 }
 
-/// Of the newest that was acknowledged a bit flips, or its COMMIT is removed. Another that can be used stays.
+/// Of the newest that was acknowledged a bit flips, or its COMMIT is removed. Another that can be used stays. One that retention had removed, and that
+/// is there again after a loss of power, is none.
 void CheckpointWorld::damage() {
-  const auto there = on_disk();
+  const auto there = on_newest_timeline();
   std::vector<CheckpointId> good;
   for (const CheckpointId& id : truth_.promises())
     if (std::find(there.begin(), there.end(), id) != there.end()) good.push_back(id);

@@ -87,6 +87,8 @@ class CheckpointWorld {
   auto on_storage(const Who& m, const char* what, Call call, bool may_fail = true);
   void between_operations();
   [[nodiscard]] std::vector<CheckpointId> on_disk() const;
+  /// What a start would choose from: the newest fence inherits it, or it was saved under that one.
+  [[nodiscard]] std::vector<CheckpointId> on_newest_timeline();
   [[nodiscard]] std::set<CheckpointId> quarantined() const;
   [[nodiscard]] std::vector<CheckpointId> line_of(FenceNumber fence);
 

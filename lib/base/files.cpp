@@ -70,6 +70,7 @@ class PosixWritable final : public WritableFile {
       const ssize_t wrote = ::pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(offset));
       if (wrote < 0 && errno == EINTR) continue;
       if (wrote < 0) return from_errno(errno, "write " + path_.string());
+      if (wrote == 0) return nothing_written();
       data = data.subspan(static_cast<std::size_t>(wrote));
       offset += static_cast<std::uint64_t>(wrote);
     }
@@ -97,6 +98,10 @@ class PosixWritable final : public WritableFile {
   }
 
  private:
+  /// No local file system does that. One in user space may, and it would be asked again for ever.
+  [[nodiscard]] Failure nothing_written() const {
+    return {Code::io, Remedy::retry, fmt::format("write {}: the file system has written nothing, and given no reason", path_.string())};
+  }
   /// How many bytes of `data` it has written.
   Result<std::size_t> write_directly(std::uint64_t offset, ByteSpan data) {
     const std::size_t bytes = data.size() / direct_alignment * direct_alignment;
@@ -112,6 +117,7 @@ class PosixWritable final : public WritableFile {
       const ssize_t wrote = ::pwrite(direct_.get(), data.data() + done, bytes - done, static_cast<off_t>(offset + done));
       if (wrote < 0 && errno == EINTR) continue;
       if (wrote < 0 && !is_about_direct(errno)) return from_errno(errno, "write " + path_.string());
+      if (wrote == 0) return nothing_written();
       if (wrote < 0) give_up_direct(errno);
       else done += static_cast<std::size_t>(wrote);
       if (done % direct_alignment != 0) break;

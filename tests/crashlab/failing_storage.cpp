@@ -1,7 +1,8 @@
 // Preloaded into a program, it makes the n-th operation below a directory fail, once or from then on. It sees what a program asks the C library for, so it tests
 // what stands between `Files` and the system as well, and programs as they are.
 //
-//   ELRUN_FAIL_BELOW=/root  ELRUN_FAIL="N ERRNO once|always"   N = 0: none fails; ERRNO = -1: it never returns, as on a network mount without its server
+//   ELRUN_FAIL_BELOW=/root  ELRUN_FAIL="N ERRNO once|always"   N = 0: none fails; ERRNO = -1: it never returns, as on a network mount without its server;
+//                                                          ERRNO = 0: of writes alone, and they write nothing, as a file system in user space may
 //   ELRUN_FAIL_UNTIL=/file  once this file exists nothing fails any more, and what hung goes on
 //   ELRUN_FAIL_COUNT=/file  the number of operations, as text, when the process ends
 //
@@ -64,10 +65,14 @@ bool has_healed() {
   return until != nullptr && ::access(until, F_OK) == 0;
 }
 
+/// What a write returns that `fails`.
+ssize_t failed_write() { return plan().error == 0 ? 0 : -1; }
+
 /// Whether this operation fails; errno says how.
-bool fails(bool takes_space) {
+bool fails(bool takes_space, bool is_write = false) {
   const Plan& p = plan();
   if (p.error == ENOSPC && !takes_space) return false;
+  if (p.error == 0 && !is_write) return false;
   const long now = ++operations;
   if (p.at == 0 || now < p.at || (now > p.at && !p.always) || has_healed()) return false;
   if (p.error < 0) std::fputs("failing_storage: an operation hangs\n", stderr);
@@ -130,11 +135,11 @@ ELRUN_INTERPOSED ssize_t pread64(int fd, void* out, size_t count, off_t at) {
   return next<ssize_t(int, void*, size_t, off_t)>("pread64")(fd, out, count, at);
 }
 ELRUN_INTERPOSED ssize_t pwrite(int fd, const void* data, size_t count, off_t at) {
-  if (concerns(fd) && fails(true)) return -1;
+  if (concerns(fd) && fails(true, true)) return failed_write();
   return next<ssize_t(int, const void*, size_t, off_t)>("pwrite")(fd, data, count, at);
 }
 ELRUN_INTERPOSED ssize_t pwrite64(int fd, const void* data, size_t count, off_t at) {
-  if (concerns(fd) && fails(true)) return -1;
+  if (concerns(fd) && fails(true, true)) return failed_write();
   return next<ssize_t(int, const void*, size_t, off_t)>("pwrite64")(fd, data, count, at);
 }
 ELRUN_INTERPOSED int fallocate(int fd, int mode, off_t at, off_t count) {

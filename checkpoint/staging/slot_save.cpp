@@ -15,6 +15,8 @@ namespace {
 constexpr Duration call_wait = 1s;         // of one call of the store; between two it is asked whether the save goes on
 constexpr Duration pause = 100ms;          // before a call that failed is made again
 constexpr std::size_t missing_named = 16;  // ranks that one failure names
+constexpr std::size_t old_keys_max =
+    1u << 17;  // names that are remembered while the store removes none; beyond it the oldest stay in the store
 
 /// Another name, a moment later, may succeed.
 bool is_tried_again(Code why, unsigned attempt) {
@@ -73,10 +75,10 @@ class SaveMeeting {
     }
     return all;
   }
-  /// Best effort: nobody asks for them any more.
-  void remove(const std::vector<std::string>& keys) {
-    for (const std::string& key : keys)
-      if (const auto removed = host_.store.remove(key, soon()); !removed.ok() && removed.failure().code != Code::not_found) return;
+  /// Removes keys that nobody asks for any more, the newest first. Those that the store does not remove now stay in the list.
+  void remove(std::vector<std::string>& keys) {
+    while (!keys.empty() && host_.store.remove(keys.back(), soon()).ok()) keys.pop_back();
+    if (keys.size() > old_keys_max) keys.erase(keys.begin(), keys.end() - static_cast<std::ptrdiff_t>(old_keys_max));
   }
 
  private:
@@ -157,6 +159,7 @@ class SlotSave {
       else if (tried.again) continue;
       else out.failure = std::move(tried.acknowledged).failure();
       if (out.failure && !out.failure->generation) out.failure->generation = record_.generation;
+      if (host_.old_keys != nullptr) replace_old_keys(attempt, out.failure.has_value());
       return out;
     }
   }
@@ -204,18 +207,21 @@ class SlotSave {
     const auto bytes = as_bytes(acknowledged);
     (void)meeting_.put(std::string{newest_checkpoint_key}, {bytes.begin(), bytes.end()});
     (void)meeting_.put(keys_.outcome(attempt), encode(Said{.value = {bytes.begin(), bytes.end()}}));
-    clean_up(attempt);
+    if (const auto kept = checkpointer_.retain(record_.keep); !kept.ok())
+      host_.log.warning("old checkpoints could not be removed: " + message(kept.failure()));
     return {acknowledged, false};
   }
 
-  void clean_up(unsigned attempt) {
-    if (const auto kept = checkpointer_.retain(record_.keep); !kept.ok())
-      host_.log.warning("old checkpoints could not be removed: " + message(kept.failure()));
-    if (host_.old_keys == nullptr) return;
-    meeting_.remove(std::exchange(*host_.old_keys, {}));
-    host_.old_keys->push_back(keys_.ticket(attempt));
-    host_.old_keys->push_back(keys_.outcome(attempt));
-    for (std::uint32_t rank = 1; rank < record_.world; ++rank) host_.old_keys->push_back(keys_.vote(attempt, rank));
+  /// No save begins before all ranks know how the one before ended, so nobody asks for its keys any more. The keys of this save stay until the next one, also where it failed:
+  /// a storage that fails for days must not fill the store.
+  void replace_old_keys(unsigned attempts, bool has_failed) {
+    meeting_.remove(*host_.old_keys);
+    for (unsigned attempt = 1; attempt <= attempts; ++attempt) {
+      host_.old_keys->push_back(keys_.ticket(attempt));
+      host_.old_keys->push_back(keys_.outcome(attempt));
+      for (std::uint32_t rank = 1; rank < record_.world; ++rank) host_.old_keys->push_back(keys_.vote(attempt, rank));
+    }
+    for (std::uint32_t rank = 0; has_failed && rank < record_.world; ++rank) host_.old_keys->push_back(keys_.gone(rank));
   }
 
   Tried follow(unsigned attempt) {

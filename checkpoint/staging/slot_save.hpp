@@ -34,7 +34,7 @@ struct SlotSaveHost {
   std::function<void(const std::string&)> acknowledged{};       ///< The commit is acknowledged: before anything else is done.
   std::function<void(const PartVote&, Duration took)> voted{};  ///< This rank's part is written, or could not be.
   ShardWriting writing{};                                       ///< How its part is written.
-  std::vector<std::string>* old_keys = nullptr;                 ///< Leader: keys of the saves before, which nobody asks for any more.
+  std::vector<std::string>* old_keys = nullptr;  ///< Leader: keys of the saves before, which it removes; then those of this one.
 };
 
 constexpr Duration save_deadline = 600s;  ///< Of one save; then the ranks whose parts are missing are named.

@@ -18,12 +18,16 @@
 #include <cerrno>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -46,7 +50,8 @@ namespace {
 
 constexpr std::size_t connections_max = 4096;
 constexpr Duration settle_wait = 60s;     // for a save whose generation is over: its slots are there by now, or never come
-constexpr Duration store_word_wait = 5s;  // for the store to take a word about a worker that died
+constexpr Duration store_word_wait = 5s;  // for the store to take a word about a part that will not come
+constexpr Duration word_here_wait = 1s;   // likewise, where no thread can be started and all workers wait for it
 constexpr Duration pace_look = 100ms;     // whether a save that waits for its bytes still goes on
 constexpr unsigned writers = 2;           // threads of a save: one sums while the other waits for the storage
 // A checkpoint may take its time, and a step may not: what trains on this node gets processors and disks first. So a save costs training nothing where a core is free, and little
@@ -60,7 +65,8 @@ struct RunningSave {
   std::shared_ptr<const SlotView> slot;
   SlotRecord record;
   std::atomic<Instant> deadline;
-  std::atomic<bool> hurries{false};  ///< Training waits for it: no bound on bytes per second holds.
+  std::atomic<bool> hurries{false};     ///< Training waits for it: no bound on bytes per second holds.
+  std::vector<std::string> old_keys{};  ///< Of the leader's saves before this one, then of this one.
   SaveOutcome outcome{};
   std::atomic<bool> is_over{false};
   std::thread thread{};
@@ -168,30 +174,40 @@ class Ckptd {
     auto record = from.slot->record(SlotState::sealed);
     if (!record.ok()) return refuse(record.failure());
     from.is_filling = false;
-    newest_fence_.store(std::max(newest_fence_.load(), record->ownership.fence));
+    // What a save has taken from the bound on bytes, and has not written, is no debt of the next one.
+    if (note_fence(*record) || saves_.empty()) forget_bytes();
     std::unique_ptr<RunningSave> save{new RunningSave{
         .connection = from.number, .slot = from.slot, .record = std::move(*record), .deadline = clock_.now() + save_deadline}};
     RunningSave& it = *save;
     if (is_settling()) it.deadline = clock_.now() + settle_wait, it.hurries = true;
+    if (it.record.rank == 0) it.old_keys = std::exchange(old_keys_, {});
     saves_.push_back(std::move(save));
     try {
       it.thread = quiet_thread([this, &it] { write(it); });
-    } catch (const std::system_error& error) {
-      fail(it, error.what());
+    } catch (const std::exception& error) {  // std::system_error: no thread can be started
+      give_up(it, error.what(), word_here_wait);
     }
     return true;
   }
 
   // On the save's thread.
   void write(RunningSave& it) {
+    try {
+      it.outcome = outcome_of(it);
+    } catch (const std::exception& error) {  // std::bad_alloc: one save fails, and no other
+      return give_up(it, error.what(), store_word_wait);
+    }
+    it.is_over = true;
+    wake();
+  }
+  SaveOutcome outcome_of(RunningSave& it) {
     AgentStore store{clock_, agent_};
-    const FenceNumber fence = it.record.ownership.fence;
     const SlotSaveHost host{.files = files_,
                             .clock = clock_,
                             .log = log_,
                             .store = store,
                             .sleep = [](Duration time) { std::this_thread::sleep_for(time); },
-                            .cancel = [this, fence] { return why_over(fence); },
+                            .cancel = [this, &it] { return why_over(it.record); },
                             .deadline = [&it] { return it.deadline.load(); },
                             .acknowledged = [&store](const std::string& text) { store.tell(CheckpointSaved{text}); },
                             .voted =
@@ -201,21 +217,21 @@ class Ckptd {
                                   store.tell(PartVoted{it.record.step, it.record.rank, bytes, took, vote.refusal});
                                 },
                             .writing = {.threads = writers, .pace = [this, &it](std::uint64_t bytes) { return pace(it, bytes); }},
-                            .old_keys = it.record.rank == 0 ? &old_keys_ : nullptr};
-    try {
-      it.outcome = save_slot(*it.slot, it.record, host);
-    } catch (const std::exception& error) {  // std::bad_alloc: one save fails, and no other
-      (void)tell_gone(store, {fence, it.record.step}, it.record.rank, Failure{Code::exhausted, Remedy::retry, error.what()},
-                      Deadline::after(clock_.now(), store_word_wait));  // the others do not wait for it
-      return fail(it, error.what());
-    }
-    it.is_over = true;
-    wake();
+                            .old_keys = it.record.rank == 0 ? &it.old_keys : nullptr};
+    return save_slot(*it.slot, it.record, host);
   }
-  [[nodiscard]] std::optional<Failure> why_over(FenceNumber fence) const {
-    if (newest_fence_.load() <= fence) return {};
-    return Failure{Code::generation_over, Remedy::rejoin,
-                   fmt::format("a later start of this job saves under fence {} by now", newest_fence_.load())};
+
+  /// True: no save of this root had so new a fence. Those with an older one are over.
+  bool note_fence(const SlotRecord& record) {
+    const std::lock_guard lock{fences_mutex_};
+    FenceNumber& newest = newest_fences_[record.directory];
+    return std::exchange(newest, std::max(newest, record.ownership.fence)) < record.ownership.fence;
+  }
+  [[nodiscard]] std::optional<Failure> why_over(const SlotRecord& record) {
+    const std::lock_guard lock{fences_mutex_};
+    const FenceNumber newest = newest_fences_[record.directory];
+    if (newest <= record.ownership.fence) return {};
+    return Failure{Code::generation_over, Remedy::rejoin, fmt::format("a later start of this job saves under fence {} by now", newest)};
   }
 
   /// On a thread that writes: until these bytes are within what this node may write.
@@ -227,7 +243,7 @@ class Ckptd {
       return now + bucket_.take(bytes, now);
     }();
     for (Instant now = clock_.now(); now < until && !it.hurries; now = clock_.now()) {
-      if (auto why = why_over(it.record.ownership.fence)) return *std::move(why);
+      if (auto why = why_over(it.record)) return *std::move(why);
       if (now >= it.deadline.load())
         return Failure{
             Code::deadline_passed, Remedy::fix_config,
@@ -241,18 +257,26 @@ class Ckptd {
   void hurry(std::uint64_t connection) {
     for (const auto& save : saves_)
       if (save->connection == connection) save->hurries = true;
+    forget_bytes();
+  }
+  void forget_bytes() {
     const std::lock_guard lock{pace_mutex_};
     bucket_.forget(clock_.now());
   }
 
-  void fail(RunningSave& it, const std::string& why) const {
-    it.outcome = SaveOutcome{it.record.ownership.fence,
-                             it.record.step,
-                             {},
-                             Failure{.code = Code::exhausted,
-                                     .remedy = Remedy::retry,
-                                     .what = "elrun ckptd could not write the checkpoint: " + why,
-                                     .rank = Rank{it.record.rank}}};
+  /// This part will not come: its worker hears that, and for `wait` at most it is tried to tell the writers of the other ranks, which would wait for it until the save's deadline.
+  void give_up(RunningSave& it, const char* error, Duration wait) const {
+    const SaveKeys keys{it.record.ownership.fence, it.record.step};
+    it.outcome =
+        SaveOutcome{it.record.ownership.fence, it.record.step, {}, Failure{.code = Code::exhausted, .remedy = Remedy::retry, .what = {}}};
+    try {
+      Failure& why = *it.outcome.failure;
+      why.rank = Rank{it.record.rank};
+      why.what = fmt::format("elrun ckptd could not write the checkpoint: {}", error);
+      AgentStore store{clock_, agent_};
+      (void)tell_gone(store, keys, it.record.rank, why, Deadline::after(clock_.now(), wait));
+    } catch (const std::exception&) {  // std::bad_alloc: the worker hears of it in any case
+    }
     it.is_over = true;
     wake();
   }
@@ -272,6 +296,7 @@ class Ckptd {
       else if ((*save)->outcome.failure)
         log_.warning(fmt::format("the checkpoint of step {} of a worker that is gone could not be saved: {}", (*save)->outcome.step,
                                  message(*(*save)->outcome.failure)));
+      std::move((*save)->old_keys.begin(), (*save)->old_keys.end(), std::back_inserter(old_keys_));
       save = saves_.erase(save);
     }
   }
@@ -317,14 +342,19 @@ class Ckptd {
   void tell_gone_of(const SlotView& slot) {
     auto record = slot.record(SlotState::filling);
     if (!record.ok()) return;
-    quiet_thread([agent = agent_, rank = record->rank, fence = record->ownership.fence, step = record->step] {
+    const auto tell = [agent = agent_, rank = record->rank, keys = SaveKeys{record->ownership.fence, record->step}](Duration wait) {
       const SteadyClock clock;
       AgentStore store{clock, agent};
       (void)tell_gone(
-          store, {fence, step}, rank,
+          store, keys, rank,
           Failure{Code::peer_lost, Remedy::retry, "this worker ended before its part of the checkpoint was in its staging slot"},
-          Deadline::after(clock.now(), store_word_wait));
-    }).detach();
+          Deadline::after(clock.now(), wait));
+    };
+    try {
+      quiet_thread([tell] { tell(store_word_wait); }).detach();
+    } catch (const std::system_error&) {  // no thread can be started
+      tell(word_here_wait);
+    }
   }
 
   void wake() const {
@@ -340,10 +370,11 @@ class Ckptd {
   std::list<Connection> connections_;
   std::uint64_t last_connection_ = 0;
   std::list<std::unique_ptr<RunningSave>> saves_;
-  std::atomic<FenceNumber> newest_fence_{0};
+  std::mutex fences_mutex_;
+  std::map<std::string, FenceNumber> newest_fences_;  // by checkpoint root: a program may save one job after another
   std::mutex pace_mutex_;
   TokenBucket bucket_;                 // of all saves of this node
-  std::vector<std::string> old_keys_;  // of the leader's saves, of which one runs at a time
+  std::vector<std::string> old_keys_;  // of the leader's saves that are over
 };
 
 }  // namespace

@@ -19,10 +19,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <list>
 #include <map>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -178,8 +180,9 @@ struct Node {
 /// One rank's worker, as far as ckptd knows it.
 class Worker {
  public:
-  Worker(Node& node, std::uint32_t rank, std::uint64_t step, std::uint64_t rate = 0, std::vector<Aux> aux = aux_of_step(1)) : node_{node} {
-    TestJob& job = node.job;
+  Worker(Node& node, std::uint32_t rank, std::uint64_t step, std::uint64_t rate = 0, std::vector<Aux> aux = aux_of_step(1))
+      : Worker{node, node.job, rank, step, rate, std::move(aux)} {}
+  Worker(Node& node, TestJob& job, std::uint32_t rank, std::uint64_t step, std::uint64_t rate = 0, std::vector<Aux> aux = aux_of_step(1)) {
     fill(job.table, job.held[rank], step);
     record_ = {.run_id = job.leader.run_id,
                .generation = job.leader.generation,
@@ -240,7 +243,6 @@ class Worker {
   void die() { line_ = Fd{}; }
 
  private:
-  Node& node_;
   SlotRecord record_;
   std::vector<Fragment> state_;
   SlotLayout layout_;
@@ -248,6 +250,13 @@ class Worker {
   StagingSlot slot_;
   Fd line_;
 };
+
+/// Within half a minute.
+bool comes(const std::function<bool()>& there) {
+  for (int looks = 0; looks < 3000; ++looks, std::this_thread::sleep_for(std::chrono::milliseconds{10}))
+    if (there()) return true;
+  return false;
+}
 
 std::string why(const std::optional<SaveOutcome>& outcome) {
   if (!outcome) return "no outcome";
@@ -341,6 +350,78 @@ TEST_CASE("no more bytes per second are written than the job allows, until train
     first.say(SlotWord::settle);
     CHECK(why(first.outcome()) == "");
   }
+}
+
+TEST_CASE("bytes that a save has not written are no debt of the save of the next start", "[ckptd]") {
+  Node node{1};
+  Worker before{node, 0, 10, 1};  // its first bytes are paid for in hours
+  before.save();
+  REQUIRE(comes([&] {
+    std::error_code none;
+    const auto file = node.root / "ckpt/s000000000010.g00000001.a01" / shard_name(0, 1);
+    return std::filesystem::file_size(file, none) > 0 && !none;
+  }));
+  TestJob next{node.files, 1, 4, small_model(), 1, "run", node.root};
+  REQUIRE(said(next.start()) == "");
+  Worker after{node, next, 0, 20, 1'000'000};
+  after.save();
+  CHECK_THAT(why(before.outcome()), Contains("a later start of this job saves under fence 2 by now"));
+  CHECK(why(after.outcome()) == "");
+}
+
+TEST_CASE("a newer fence ends the saves of its own root, and of no other", "[ckptd]") {
+  Node node{1};
+  TestJob other{node.files, 1, 5, small_model(), 1, "run", node.place / "other"};
+  for (int starts = 0; starts < 3; ++starts) REQUIRE(said(other.start()) == "");
+  Worker first{node, other, 0, 10}, second{node, 0, 10};
+  first.save();
+  CHECK(why(first.outcome()) == "");
+  second.save();
+  CHECK(why(second.outcome()) == "");
+}
+
+TEST_CASE("where no thread can be started the save fails with its rank, and nobody waits for that part", "[ckptd]") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  WARN("SKIPPED: a sanitizer needs its address space");
+#else
+  Node node{2};
+  Worker first{node, 0, 10}, second{node, 1, 10};
+  first.save();
+  REQUIRE(comes([&] { return std::filesystem::exists(node.root / "ckpt/s000000000010.g00000001.a01"); }));  // it has its threads
+  rlimit before{}, none{};
+  REQUIRE(::prlimit(node.pid, RLIMIT_AS, nullptr, &before) == 0);
+  none = {1, before.rlim_max};
+  REQUIRE(::prlimit(node.pid, RLIMIT_AS, &none, nullptr) == 0);
+  SECTION("of a worker that lives") {
+    second.save();
+    CHECK_THAT(why(second.outcome()), Contains("elrun ckptd could not write the checkpoint") && Contains("rank 1"));
+  }
+  SECTION("of a worker that died while it filled its slot") {
+    (void)second.begin();
+    second.die();
+  }
+  CHECK_THAT(why(first.outcome()), Contains("rank 1"));
+  REQUIRE(::prlimit(node.pid, RLIMIT_AS, &before, nullptr) == 0);
+  Worker again{node, 0, 20}, other{node, 1, 20};
+  again.save(), other.save();
+  CHECK(why(again.outcome()) == "");
+#endif
+}
+
+TEST_CASE("a file system that writes nothing, and says nothing of it, fails the save", "[ckptd]") {
+  const TemporaryDirectory below;
+  std::map<std::string, std::string> nothing{
+      {"LD_PRELOAD", test_program_path("libelrun_failing_storage.so")}, {"ELRUN_FAIL", "1 0 always"}, {"ELRUN_FAIL_BELOW", below.path()}};
+  if (!std::filesystem::exists(nothing["LD_PRELOAD"])) {
+    WARN("SKIPPED: " << nothing["LD_PRELOAD"] << " is not built");
+    return;
+  }
+  Node node{1, nothing};
+  TestJob job{node.files, 1, 3, small_model(), 1, "run", Path{below.path()} / "root"};
+  REQUIRE(said(job.start()) == "");
+  Worker worker{node, job, 0, 10};
+  worker.save();
+  CHECK_THAT(why(worker.outcome()), Contains("has written nothing") && Contains(below.path()));
 }
 
 TEST_CASE("who looks for a checkpoint hears that all is settled after what dead workers have sealed, and may have a larger slot then",

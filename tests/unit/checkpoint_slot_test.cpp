@@ -157,7 +157,8 @@ struct Writers {
                                     [&](const std::string& text) {
                                       const std::lock_guard lock{mutex};
                                       acknowledged.push_back(text);
-                                    }};
+                                    },
+                                .old_keys = ranks[i] == 0 ? &old_keys : nullptr};
         outcomes[i] = save_slot(slots[i], records[i], host);
       });
     for (std::thread& thread : threads) thread.join();
@@ -172,6 +173,7 @@ struct Writers {
   std::function<std::optional<Failure>()> cancel = [] { return std::optional<Failure>{}; };
   std::mutex mutex;
   std::vector<std::string> acknowledged;
+  std::vector<std::string> old_keys;
 };
 
 std::string why(const SaveOutcome& outcome) { return outcome.failure ? message(*outcome.failure) : ""; }
@@ -337,6 +339,30 @@ TEST_CASE("a save is tried again under another name after a bad moment, and name
     files.broken = {};
     for (const SaveOutcome& outcome : writers.save(20, job.ranks[0].ownership(), {0, 1})) CHECK(why(outcome) == "");
   }
+}
+
+TEST_CASE("the keys of a save are removed from the store by the next one, also where it failed", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 13};
+  REQUIRE(said(job.start()) == "");
+  Writers writers{job};
+  const Ownership ownership = job.ranks[0].ownership();
+  const auto store = writers.store.of(Rank{0});
+  const auto keys = [&](const std::string& below) {
+    return store->num_keys("job/elrun/save/g00000001/" + below, Deadline::after(writers.clock.now(), 5s)).value();
+  };
+  files.broken = [](const Path& path) { return path.filename() == shard_name(1, 2) ? EIO : 0; };
+  for (const SaveOutcome& outcome : writers.save(10, ownership, {0, 1})) REQUIRE(outcome.failure.has_value());
+  CHECK(keys("") == 9);  // of three tries
+  files.broken = {};
+  const Failure gone{Code::peer_lost, Remedy::retry, "this worker ended"};
+  REQUIRE(tell_gone(*store, {ownership.fence, 20}, 1, gone, Deadline::after(writers.clock.now(), 5s)).ok());
+  for (const SaveOutcome& outcome : writers.save(20, ownership, {0})) REQUIRE(outcome.failure.has_value());
+  CHECK(keys("s000000000010/") == 0);
+  CHECK(keys("") == 3);
+  for (const SaveOutcome& outcome : writers.save(30, ownership, {0, 1})) CHECK(why(outcome) == "");
+  CHECK(keys("s000000000020/") == 0);
+  CHECK(keys("") == 3);
 }
 
 TEST_CASE("a rank whose part does not come is named, by the deadline or at once when somebody knows", "[checkpoint][slot]") {

@@ -115,7 +115,8 @@ struct CheckpointOptions {
   /// Time between the beginnings of two checkpoints; 0: none by time. With `every`, too, whichever comes first. Without them and `budget` there is only the final one.
   Duration interval{0};
   /// The most that checkpoints between steps may cost, as a share of the time, below 1; 0: no matter. What they cost is how long they stop training, and by how much they slow down the steps
-  /// beside them, as the leader measured it for the last four. A checkpoint that `every` or `interval` asks for waits until the share allows it; without those, one begins whenever it does.
+  /// beside them, as the leader measured it for the last four. Where the share does not allow it, a checkpoint that `interval` asks for comes later, and one that `every` asks for is left to a
+  /// later multiple. Without both one begins whenever the share allows it.
   double budget = 0;
   std::uint32_t keep = 3;  ///< Committed checkpoints to keep; at least 2.
   /// How long a final checkpoint that cannot be saved (no space, not permitted, gone) is tried again. The state is in memory alone then. As long a start waits for a

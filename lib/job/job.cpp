@@ -104,7 +104,7 @@ bool Job::Impl::may_take_from(const Impl& before) const {
 /// out is for those of this run.
 void Job::Impl::take_position(Impl& before) {
   decided_.continue_from(before.decided_, before.step_.is_undecided());
-  saves_.set_saved_step(before.saves_.saved_step());
+  saves_.continue_from(before.saves_);
   held_.take_over();
   variables_.inherit(before.variables_.kept());
 }

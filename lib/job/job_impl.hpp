@@ -140,7 +140,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] Restored restored() const;
   void drop_step();
   void load_or_begin();
-  void open_saves();
+  void open_saves(JobSaves::Then then);
   void receive_state();
   void take_position_of_giver();
   void move_host_state();

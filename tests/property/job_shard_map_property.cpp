@@ -254,6 +254,7 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
                        .knowledge = {4, 5, 5},
                        .decision = {1.5f, true, 2.5f, 7},
                        .saved_step = 3,
+                       .unsaved_for = 90s,
                        .held = {{4, 3, 2}, {7, {{1, 2}}}, {3, 1}, {8, {{3, 4}}}},
                        .whole_parameters = false,
                        .node = "node.1"};
@@ -261,6 +262,9 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
   REQUIRE(heard.ok());
   CHECK(*heard == s);
   MemberStatus wrong = s;
+  wrong.unsaved_for = -1s;
+  CHECK_FALSE(decode_member_status(encode(wrong)).ok());
+  wrong = s;
   for (const Cut& cut : {Cut{2, 2}, Cut{4, 0, 0}, Cut{4, 0, 3}, Cut{1, 0, 2}, Cut{~0u, 0, ~0u}}) {
     for (Cut HeldCut::*which : {&HeldCut::cut, &HeldCut::next}) {
       wrong.held = s.held;

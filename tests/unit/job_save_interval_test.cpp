@@ -61,10 +61,18 @@ TEST_CASE("with both, whichever comes first", "[save_interval]") {
   CHECK(job.saves == std::vector<std::uint64_t>{3, 5, 8, 10});
 }
 
-TEST_CASE("none is asked for while the one before it is written", "[save_interval]") {
+TEST_CASE("by time none is asked for while the one before it is written", "[save_interval]") {
   Training job{{.time = 2s}};
   for (int i = 0; i < 20; ++i) job.step(1s, 0s, 6);
   CHECK(job.saves == std::vector<std::uint64_t>{2, 8, 14, 20});
+}
+
+TEST_CASE("a step that asks for a save while the one before it is written says so, and the save is left out", "[save_interval]") {
+  SaveInterval interval{{.steps = 10, .time = 1s}};
+  interval.begin(Instant{} + 100s);
+  CHECK_FALSE(interval.vote(9, Instant{} + 109s, true));
+  CHECK(interval.vote(10, Instant{} + 110s, true));
+  CHECK(interval.vote(11, Instant{} + 111s, false));
 }
 
 TEST_CASE("a budget alone saves as often as it allows: after a few steps, then as the cost of saves says", "[save_interval]") {

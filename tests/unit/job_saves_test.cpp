@@ -4,24 +4,29 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 
+#include "checkpoint/staging/slot_save.hpp"
 #include "lib/job/state/model_state.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/unit/job_parts.hpp"
+#include "tests/unit/played_ckptd.hpp"
 
 namespace elrun::test {
 namespace {
 
 /// A member alone in its world, with a state to save, on a storage that several can share.
 struct Saving {
-  Saving(FaultyFiles& storage, std::uint64_t generation, CheckpointOptions options) : files{storage}, number{generation} {
+  Saving(FaultyFiles& storage, std::uint64_t generation, CheckpointOptions options, Path writer = {},
+         JobSaves::Then then = JobSaves::Then::saves)
+      : files{storage}, number{generation}, ckptd{std::move(writer)} {
     state.plan_world(shards, 0, Space::gradients);
     state.allocate(shards.cuts[0]);
     saves.configure(options);
     saves.open(Saver{"test", session.place().membership.generation, Rank{0}, WorldSize{1}, identity(plan()),
                      model_table(two_units(), state.layout(), Optimizer::adamw)},
-               HostFragments{state.to_save(shards, 0), host_memory()}, HostFragments{state.to_load(), host_memory()});
+               HostFragments{state.to_save(shards, 0), host_memory()}, HostFragments{state.to_load(), host_memory()}, then);
   }
   [[nodiscard]] Place place() const {
     Place out;
@@ -39,15 +44,21 @@ struct Saving {
 
   FaultyFiles& files;
   std::uint64_t number;
+  Path ckptd;
   ManualClock clock;
   std::vector<std::string> lines;
   std::function<void()> while_waiting = [] {};
   Log log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }};
   SharedStore store{clock, place().membership.generation};
   TestSession session{place(), store.of(Rank{0})};
-  JobHost host{.clock = clock, .files = files, .session = session, .log = log, .out = {}, .join = {}, .sleep = [this](Duration time) {
-                 clock.advance(time), while_waiting();
-               }};
+  JobHost host{.clock = clock,
+               .files = files,
+               .session = session,
+               .log = log,
+               .out = {},
+               .join = {},
+               .checkpoint_writer = ckptd,
+               .sleep = [this](Duration time) { clock.advance(time), while_waiting(); }};
   JobWorld world{session, {}};
   Absence absence{clock, session, world};
   Departure departure{session};
@@ -367,6 +378,112 @@ TEST_CASE("a newer job on the same root ends the older one at its next save, and
   }
   newer.saves.save(1, host_state);
   CHECK(newer.saves.saved_step() == 1);
+}
+
+TEST_CASE("a new member that leads goes on counting the time without a checkpoint from what the others know", "[job_saves]") {
+  FaultyFiles files;
+  Saving old{files, 1, {.directory = "/root", .interval = 10s}}, fresh{files, 1, {.directory = "/root", .interval = 10s}};
+  old.clock.advance(4s);
+  old.saves.save(1, host_state);
+  CHECK(old.saves.unsaved_for() == 0s);
+  old.clock.advance(9s);
+  CHECK(old.saves.unsaved_for() == 9s);
+  SECTION("by what it hears") { fresh.saves.hear_unsaved_for(old.saves.unsaved_for()); }
+  SECTION("in the process of a run of the program before") {
+    fresh.clock.advance(13s);
+    fresh.saves.continue_from(old.saves);
+    CHECK(fresh.saves.saved_step() == 1);
+  }
+  CHECK(fresh.saves.unsaved_for() == 9s);
+  CHECK_FALSE(fresh.saves.asks_for_save(2));
+  fresh.clock.advance(1s);
+  CHECK(fresh.saves.asks_for_save(3));
+}
+
+TEST_CASE("a save that comes while the one before is written is left out, and the agent hears of it", "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3, .async = true}, writer.path};
+  member.saves.save(3, host_state);
+  member.saves.finish_copy();
+  writer.accept();
+  member.saves.save(6, host_state);
+  member.saves.save(9, host_state);
+  CHECK(member.session.saves_left_out == std::vector<std::pair<std::uint64_t, std::uint64_t>>{{6, 1}, {9, 2}});
+  CHECK(member.said("the checkpoint of step 6 is left out"));
+  CHECK(member.session.failed_saves.empty());
+  writer.say(SaveOutcome{1, 3, {}, Failure{Code::no_space, Remedy::retry, "full"}});
+  member.saves.save(12, host_state);
+  CHECK(member.session.failed_saves.size() == 1);
+  CHECK(member.session.saves_left_out.size() == 2);
+}
+
+TEST_CASE("where ckptd says nothing for longer than a save may take, saves block under a fence of their own until it speaks",
+          "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  const bool by_time = GENERATE(false, true);
+  CheckpointOptions options{.directory = "/root", .async = true};
+  if (by_time) options.interval = 1s;
+  else options.every = 3;
+  Saving member{files, 1, options, writer.path};
+  member.saves.save(3, host_state);
+  member.saves.finish_copy();
+  writer.accept();
+  member.clock.advance(save_deadline);
+  member.saves.save(6, host_state);
+  CHECK(member.saves.saved_step() != 6);  // left out
+  member.clock.advance(61s);
+  member.saves.hear();
+  REQUIRE(member.session.failed_saves.size() == 1);
+  if (by_time) CHECK(member.saves.asks_for_save(8));
+  member.saves.save(9, host_state);
+  CHECK(member.saves.saved_step() == 9);
+  member.saves.save(12, host_state);
+  CHECK(member.saves.saved_step() == 12);
+  CHECK(files.list("/root/ckpt").value() == std::vector<std::string>{"s000000000009.g00000002.a01", "s000000000012.g00000002.a01"});
+  writer.say(SaveOutcome{1, 3, {}, Failure{Code::generation_over, Remedy::rejoin, "a later start"}});
+  member.saves.save(15, host_state);
+  CHECK(member.saves.saved_step() == 12);  // handed over, as before
+  member.saves.finish_copy();
+  for (int word = 0; word < 4; ++word) (void)writer.hear();
+  CHECK(writer.hear() == SlotWord::sealed);
+  CHECK(writer.slot->record(SlotState::sealed).value().ownership.fence == 2);
+}
+
+TEST_CASE("the end of a job does not wait for a ckptd that has failed by saying nothing", "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3, .async = true}, writer.path};
+  member.saves.save(3, host_state);
+  member.clock.advance(save_deadline + 61s);
+  member.saves.hear();
+  member.saves.save_at_the_end(7, host_state);  // its clock stands still: it would wait for good
+  CHECK(member.saves.saved_step() == 7);
+}
+
+TEST_CASE("memory for slots is taken when the slots of workers that died are free again", "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3, .async = true}, writer.path, JobSaves::Then::restore};
+  std::thread starts{[&] { (void)member.saves.restore(); }};
+  writer.accept();
+  const SlotWord first = writer.hear();
+  writer.say(std::nullopt);
+  starts.join();
+  CHECK(first == SlotWord::settle);  // and no slot yet
+  member.saves.save(3, host_state);
+  member.saves.finish_copy();
+  CHECK(member.saves.saved_step() != 3);  // handed over
+}
+
+TEST_CASE("a bound on bytes per second with which no save can be over in time is said, and no other", "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  const Saving slow{files, 1, {.directory = "/root", .every = 3, .async = true, .rate = Bytes{1}}, writer.path};
+  CHECK(slow.said("no asynchronous save can be over in time"));
+  const Saving fast{files, 1, {.directory = "/root", .every = 3, .async = true, .rate = Bytes{~std::uint64_t{0} / 600 + 1}}, writer.path};
+  CHECK(fast.lines.empty());
 }
 
 TEST_CASE("a world that ends in a save leaves it as a revoked call", "[job_saves]") {

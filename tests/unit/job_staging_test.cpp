@@ -2,64 +2,22 @@
 
 #include "lib/job/save/staging.hpp"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstring>
 #include <thread>
 
 #include "checkpoint/staging/slot_save.hpp"
-#include "lib/base/pass_descriptors.hpp"
 #include "lib/job/save/async_saves.hpp"
 #include "lib/job/save/saves.hpp"
 #include "lib/job/state/model_state.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/support/forwarding_memory.hpp"
-#include "tests/support/temporary_directory.hpp"
 #include "tests/unit/job_parts.hpp"
+#include "tests/unit/played_ckptd.hpp"
 
 namespace elrun::test {
 namespace {
-
-/// Listens as ckptd does.
-struct Writer {
-  Writer() {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, path.c_str(), path.native().size() + 1);
-    listener = Fd{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
-    REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-    REQUIRE(::listen(listener.get(), 4) == 0);
-  }
-  void accept() { line = Fd{::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)}; }
-  SlotWord hear() {
-    pollfd look{line.get(), POLLIN, 0};
-    REQUIRE(::poll(&look, 1, 10'000) == 1);
-    std::array<std::byte, 1> packet{};
-    std::array<Fd, 1> files;
-    REQUIRE(receive_with(line.get(), packet, files).ok());
-    if (files[0]) slot.emplace(SlotView::open(std::move(files[0])).value());
-    return parse_slot_word(packet).value();
-  }
-  void say(const std::optional<SaveOutcome>& outcome) const {
-    const ByteVector packet = encode(outcome);
-    REQUIRE(::send(line.get(), packet.data(), packet.size(), 0) == static_cast<ssize_t>(packet.size()));
-  }
-  [[nodiscard]] bool has_lost_its_worker() const {
-    pollfd look{line.get(), POLLIN, 0};
-    std::byte packet{};
-    return ::poll(&look, 1, 10'000) == 1 && ::recv(line.get(), &packet, 1, 0) <= 0;
-  }
-  TemporaryDirectory directory;
-  Path path = Path{directory.path()} / "ckptd.sock";
-  Fd listener, line;
-  std::optional<SlotView> slot;
-};
 
 /// A worker with 64 MiB of state: its copy takes a while.
 struct Worker {
@@ -252,6 +210,7 @@ TEST_CASE("a save that failed is told of once in a generation, and in the next o
               0};
   AsyncSaves async{host, world};
   async.open(saves);
+  async.take_memory();
   REQUIRE(async.agree().possible);
   writer.accept();
   REQUIRE(saves.claim().ok());
@@ -266,6 +225,7 @@ TEST_CASE("a save that failed is told of once in a generation, and in the next o
   CHECK_FALSE(async.agree().failed);
   CHECK_FALSE(fails());  // another rank says the same later
   async.open(saves);
+  async.take_memory();
   CHECK(fails());
 }
 

@@ -124,6 +124,7 @@ class TestSession final : public Session {
   void save_failed(StepNumber step, std::uint64_t count, const Failure& why) override {
     failed_saves.push_back({step.value(), count, why.code});
   }
+  void save_left_out(StepNumber step, std::uint64_t count) override { saves_left_out.emplace_back(step.value(), count); }
 
   void end(const Failure& why) {
     const std::lock_guard lock{mutex_};
@@ -144,7 +145,8 @@ class TestSession final : public Session {
     Code code{};
     friend bool operator==(const FailedSave&, const FailedSave&) = default;
   };
-  std::vector<FailedSave> failed_saves;  // likewise
+  std::vector<FailedSave> failed_saves;                                 // likewise
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> saves_left_out;  // steps and counts, likewise
 
  private:
   std::mutex mutex_;

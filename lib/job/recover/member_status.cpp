@@ -63,6 +63,7 @@ ByteVector encode(const MemberStatus& s) {
   put(w, s.voted_update);
   w.put(static_cast<std::uint8_t>(s.decision.stops));
   w.put(s.saved_step);
+  w.put(s.unsaved_for.count());
   put(w, s.held.cut);
   put(w, s.held.recut_in);
   put(w, s.held.next);
@@ -96,6 +97,7 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.voted_update = values_from(r);
   s.decision.stops = r.get<std::uint8_t>() != 0;
   s.saved_step = r.get<std::uint64_t>();
+  s.unsaved_for = Duration{r.get<Duration::rep>()};
   s.held.cut = cut_from(r);
   s.held.recut_in = generation_from(r);
   s.held.next = cut_from(r);
@@ -108,8 +110,8 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   const ByteSpan evaluation = r.get_bytes(evaluation_bytes_max);
   s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
-  if (kind > static_cast<std::uint8_t>(DeviceKind::cuda) || s.device.index < 0 || k.applied > k.decided || k.decided > k.voted ||
-      k.voted > k.applied + 1)
+  if (s.unsaved_for < Duration{0} || kind > static_cast<std::uint8_t>(DeviceKind::cuda) || s.device.index < 0 || k.applied > k.decided ||
+      k.decided > k.voted || k.voted > k.applied + 1)
     r.mark_broken();
   ELRUN_TRY(r.finish("a member's status"));
   return s;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <elrun/result.hpp>
+#include <elrun/units.hpp>
 
 #include <elrun/device.hpp>
 
@@ -40,7 +41,8 @@ struct MemberStatus {
   Knowledge knowledge{};
   Decision decision{};          ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
   UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.
-  std::uint64_t saved_step = 0;
+  std::uint64_t saved_step = 0;   ///< The newest that is on storage, as it knows,
+  Duration unsaved_for{0};        ///< and how long ago it got there.
   HeldCut held{};                 ///< Its shard of what is sharded. Of replicated state that is all.
   bool whole_parameters = true;   ///< Parameters outside of its shard are of the same step, too.
   std::string node;               ///< Where it runs,

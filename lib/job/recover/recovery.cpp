@@ -75,6 +75,7 @@ MemberStatus Job::Impl::status() const {
           .decision = decided_.decision(),
           .voted_update = decided_.updates().voted(),
           .saved_step = saves_.saved_step(),
+          .unsaved_for = saves_.unsaved_for(),
           .held = state_.held_cut(),
           .whole_parameters = state_.is_whole(),
           .node = host.session.place().node.value(),
@@ -155,7 +156,7 @@ void Job::Impl::load_or_begin() {
                                    to_string(generation), plan().reduce == Reduce::exact ? "; the bits will be the same" : ""));
     return;
   }
-  open_saves();
+  open_saves(JobSaves::Then::restore);
   state_.zero_padding();
   const auto aux = saves_.restore();
   if (!aux.has_value()) return;
@@ -167,12 +168,12 @@ void Job::Impl::load_or_begin() {
   initial_values_.forget();
 }
 
-void Job::Impl::open_saves() {
+void Job::Impl::open_saves(JobSaves::Then then) {
   if (!saves_.has_directory()) return;
   saves_.open(Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank, world.membership().world,
                     identity(plan()), model_table(declared.units(), state_.layout(), plan().optimizer), host.begin_anew},
               HostFragments{slices_to_write(state_.to_save(shards_.map, world.rank()), world.rank(), world.size()), state_.memory()},
-              HostFragments{state_.to_load(), state_.memory()});
+              HostFragments{state_.to_load(), state_.memory()}, then);
 }
 
 /// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.
@@ -203,7 +204,7 @@ void Job::Impl::receive_state() {
   }
   saves_.forget_restored();
   take_position_of_giver();
-  open_saves();
+  open_saves(JobSaves::Then::saves);
 }
 
 /// How far the job is, with a state that is this member's now.
@@ -211,6 +212,7 @@ void Job::Impl::take_position_of_giver() {
   const StateTransfer& from = recovery_.transfer();
   if (!from.held[world.rank()]) decided_.take_decision(recovery_.giver().decision), held_.receive_state();
   saves_.set_saved_step(recovery_.giver().saved_step);
+  if (from.newcomers[world.rank()]) saves_.hear_unsaved_for(recovery_.giver().unsaved_for);
   decided_.go_on_at(world.membership(), recovery_.settled().newest_step, recovery_.giver().knowledge.decided_in);
 }
 

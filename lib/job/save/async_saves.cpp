@@ -44,9 +44,13 @@ void AsyncSaves::open(const Saves& saves) {
   saves_ = &saves;
   heard_.reset(), failed_to_begin_.reset();
   acted_fence_ = 0, acted_step_ = ~std::uint64_t{0};  // a member that is new has acted on nothing, and all have to act alike
-  const SlotRecord example = saves.slot_record(0, {});
-  layout_ = lay_out_slot(example.model, saves.saved().fragments());
+  is_on_ = false;
+  layout_ = lay_out_slot(saves.slot_record(0, {}).model, saves.saved().fragments());
   staging_.settle();
+}
+
+void AsyncSaves::take_memory() {
+  const SlotRecord example = saves_->slot_record(0, {});
   const std::uint64_t record = encode(example).size();
   const bool needs_memory = !staging_.has_room(record + record_slack / 2, layout_.data_bytes);
   ByteWriter mine;
@@ -79,14 +83,15 @@ void AsyncSaves::open(const Saves& saves) {
         "saves are not asynchronous, for {}: each one stops training until it is written, for about {} where the storage takes 250 MB/s",
         why, for_people(Duration{1s} * (1 + all_bytes / slow_storage))));
   }
-  const std::uint64_t rate = example.rate, in_time = rate * static_cast<std::uint64_t>(save_deadline / 1s);
-  const auto slow = std::find_if(nodes.begin(), nodes.end(), [&](const auto& n) { return n.second.saved > in_time; });
+  constexpr auto seconds = static_cast<std::uint64_t>(save_deadline / 1s);
+  const std::uint64_t rate = example.rate;  // any number
+  const auto slow = std::find_if(nodes.begin(), nodes.end(), [&](const auto& n) { return n.second.saved / seconds >= rate; });
   if (world_.leads() && is_on_ && rate > 0 && slow != nodes.end())
     host_.log.warning(fmt::format(
         "no asynchronous save can be over in time: node {} has {} to save, and checkpoint.rate is {} per second, which makes {} in the {} that a save has",
-        slow->first, human_bytes(slow->second.saved), human_bytes(rate), human_bytes(in_time), for_people(save_deadline)));
+        slow->first, human_bytes(slow->second.saved), human_bytes(rate), human_bytes(rate * seconds), for_people(save_deadline)));
   if (!is_on_ || !needs_memory || staging_.is_busy()) return;  // a rank that is busy takes it later
-  if (const auto made = make_room(saves); !made.ok()) host_.log.warning("saves block: " + message(made.failure()));
+  if (const auto made = make_room(*saves_); !made.ok()) host_.log.warning("saves block: " + message(made.failure()));
 }
 
 std::optional<SaveOutcome> AsyncSaves::wait_for_others() {
@@ -100,17 +105,18 @@ std::optional<SaveOutcome> AsyncSaves::hear(Deadline deadline) {
 }
 
 /// On this rank: the slot has room, and ckptd has it.
-bool AsyncSaves::is_ready(const Saves& saves) {
-  if (!is_on_ || staging_.is_busy()) return is_on_;
-  const std::uint64_t record = encode(saves.slot_record(0, {})).size();
-  if (!staging_.has_room(record + record_slack / 2, layout_.data_bytes) && !make_room(saves).ok()) return false;
+bool AsyncSaves::is_ready() {
+  if (!is_on_ || staging_.is_busy()) return is_on_ && !staging_.is_overdue();
+  const std::uint64_t record = encode(saves_->slot_record(0, {})).size();
+  if (!staging_.has_room(record + record_slack / 2, layout_.data_bytes) && !make_room(*saves_).ok()) return false;
   return staging_.connect().ok();
 }
 
 AsyncSaves::Agreed AsyncSaves::agree() {
   ByteWriter mine;
-  mine.put(std::uint8_t{is_ready(*saves_)});
-  mine.put(std::uint8_t{staging_.is_busy()});
+  mine.put(std::uint8_t{is_ready()});
+  mine.put(std::uint8_t{staging_.is_busy() && !staging_.is_overdue()});
+  mine.put(std::uint8_t{staging_.is_overdue()});
   mine.put(std::uint8_t{heard_.has_value()});
   if (heard_) mine.put_bytes(encode(heard_));
   Agreed agreed{.possible = true};
@@ -118,6 +124,7 @@ AsyncSaves::Agreed AsyncSaves::agree() {
     ByteReader in{said};
     agreed.possible &= in.get<std::uint8_t>() != 0;
     agreed.busy |= in.get<std::uint8_t>() != 0;
+    agreed.overdue |= in.get<std::uint8_t>() != 0;
     if (in.get<std::uint8_t>() != 0) {
       const auto outcome = expect(world_, decode_save_outcome(in.get_bytes(outcome_packet_max)));
       if (!outcome) in.mark_broken();

@@ -21,22 +21,28 @@ class AsyncSaves {
   /// Both outlive it.
   AsyncSaves(const JobHost& host, JobWorld& world) : host_{host}, world_{world}, staging_{host.checkpoint_writer, host.clock} {}
 
-  /// A generation begins, on all ranks. Takes the slot's memory, where every node has it for its ranks.
+  /// A generation begins, on all ranks. What is under way gets a last minute.
   void open(const Saves& saves);
+  /// On all ranks, after `open`: takes the slot's memory, where every node has it for its ranks.
+  void take_memory();
   /// Before this job looks for a checkpoint: what workers before this one have sealed is on the storage then, or given up. On this rank; how its own save ended, if it
   /// was heard here.
   std::optional<SaveOutcome> wait_for_others();
 
   /// On this rank, until `deadline` at most: how the save under way ended; nothing while it goes on, and where there is none.
   std::optional<SaveOutcome> hear(Deadline deadline);
+  /// A save of this rank is under way, and ckptd may still write it.
   [[nodiscard]] bool is_busy() const { return staging_.is_busy(); }
+  /// And nobody waits for it any more: its ckptd has said nothing for longer than a save may take.
+  [[nodiscard]] bool is_overdue() const { return staging_.is_overdue(); }
   /// Training waits for the save under way.
   void hurry() { staging_.hurry(); }
 
   /// What all ranks together know, on all ranks: the same.
   struct Agreed {
-    bool possible = false;               ///< Each has memory and a ckptd.
-    bool busy = false;                   ///< Some rank's save is not over.
+    bool possible = false;               ///< Each has memory and a ckptd that answers.
+    bool busy = false;                   ///< Some rank's save is not over, and not overdue.
+    bool overdue = false;                ///< Some rank's ckptd does not answer.
     std::optional<std::uint64_t> saved;  ///< The newest step that was saved so since the last `agree`.
     std::optional<SaveOutcome> failed;   ///< One that failed, and that no `agree` has told of.
   };
@@ -49,7 +55,7 @@ class AsyncSaves {
 
  private:
   Result<void> make_room(const Saves& saves);
-  [[nodiscard]] bool is_ready(const Saves& saves);
+  [[nodiscard]] bool is_ready();
   const JobHost& host_;
   JobWorld& world_;
   Staging staging_;

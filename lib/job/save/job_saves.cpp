@@ -34,19 +34,34 @@ std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>(
 
 }  // namespace
 
-void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded) {
+void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, Then then) {
   if (!has_directory()) return;
   failed_ = left_out_ = 0;
-  is_asked_for_ = false;
+  is_asked_for_ = is_cut_off_ = false;
   interval_.begin(host_.clock.now());
   saves_.emplace(host_.files, host_.clock, host_.log, host_.session, world_, options_, std::move(saver), std::move(saved),
                  std::move(loaded), host_.readers);
-  if (options_.async) async_.open(*saves_);
+  if (!options_.async) return;
+  async_.open(*saves_);
+  if (then == Then::saves) async_.take_memory();
+}
+
+void JobSaves::hear_unsaved_for(Duration time) {
+  safe_at_ = host_.clock.now() - time;
+  interval_.restored(safe_at_);
+}
+
+void JobSaves::continue_from(const JobSaves& before) {
+  saved_step_ = before.saved_step_;
+  safe_at_ = before.safe_at_;
+  interval_ = before.interval_;  // what was asked for is the same, too
 }
 
 std::optional<std::vector<Aux>> JobSaves::restore() {
-  if (options_.async)
+  if (options_.async) {
     if (const auto outcome = async_.wait_for_others(); outcome && outcome->failure) take_note(*outcome);
+    async_.take_memory();  // now, for the slots of workers that died are free
+  }
   Saves::Loaded loaded = load();
   restored_ = std::move(loaded.restored);
   safe_at_ = host_.clock.now();
@@ -98,9 +113,10 @@ std::optional<Duration> JobSaves::pause_of_all(StorageWait& wait, const Failure&
 bool JobSaves::asks_for_save(std::uint64_t steps) {
   if (!saves_ || interval_.is_by_steps_alone()) return false;
   const Instant now = host_.clock.now();
-  const bool wants = interval_.vote(steps, now, async_.is_busy());
+  const bool is_writing = async_.is_busy() && !async_.is_overdue();
+  const bool wants = interval_.vote(steps, now, is_writing);
   // A writer that never ends must not keep a checkpoint that is too old from ending the job.
-  const bool is_too_old = async_.is_busy() && options_.max_age > Duration{0} && now - safe_at_ > options_.max_age;
+  const bool is_too_old = is_writing && options_.max_age > Duration{0} && now - safe_at_ > options_.max_age;
   return (wants || is_too_old) && world_.leads();
 }
 
@@ -121,7 +137,7 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
   };
   const Instant begun = host_.clock.now();
   // What ckptd is writing under this fence is no leftover.
-  auto saved = saves_->save(step, host_state, still_owner, !async_.is_busy());
+  auto saved = saves_->save(step, host_state, still_owner, is_cut_off_ || !async_.is_busy());
   absence_.ended(begun);
   if (saved.ok()) {
     saved_step_ = step;
@@ -164,7 +180,7 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
   const bool leaves = departure_.member_leaves();
   if (leaves) wait_for_async(leave_limit, step);
   else hear();
-  const AsyncSaves::Agreed agreed = async_.agree();
+  const AsyncSaves::Agreed agreed = agree();
   act_on(agreed, leaves ? Next::save_that_blocks : Next::training);
   if (saved_step_ == step) return true;
   if (leaves || !agreed.possible) return false;
@@ -183,6 +199,14 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
   }
   async_.begin(*saves_, step, host_state);
   return true;
+}
+
+/// What all ranks know of their saves. Where one of their ckptds does not answer, the next save claims a fence of its own: whatever that process does when it goes on, it is of an older one.
+AsyncSaves::Agreed JobSaves::agree() {
+  const AsyncSaves::Agreed agreed = async_.agree();
+  if (agreed.overdue && !is_cut_off_) saves_->lose_claim();
+  is_cut_off_ = agreed.overdue;
+  return agreed;
 }
 
 void JobSaves::hear() {
@@ -221,7 +245,7 @@ void JobSaves::act_on(const AsyncSaves::Agreed& agreed, Next next) {
 void JobSaves::wait_for_async(Duration time, std::uint64_t step) {
   async_.hurry();
   const Instant until = host_.clock.now() + time;
-  while (async_.is_busy() && host_.clock.now() < until) {
+  while (async_.is_busy() && !async_.is_overdue() && host_.clock.now() < until) {
     if (const auto outcome = async_.hear(Deadline::after(host_.clock.now(), look_every))) take_note(*outcome);
     if (world_.over()) revoked(world_);
     host_.session.progress({StepNumber{step}});
@@ -234,7 +258,7 @@ void JobSaves::wait_for_async_at_the_end(std::uint64_t step) {
   constexpr int rounds = static_cast<int>((save_deadline + final_margin) / final_round);
   for (int round = 0; round < rounds; ++round) {
     wait_for_async(final_round, step);
-    const AsyncSaves::Agreed agreed = async_.agree();
+    const AsyncSaves::Agreed agreed = agree();
     act_on(agreed, Next::save_that_blocks);
     if (!agreed.busy) return;
     departure_.tell_agent();  // others may still save it

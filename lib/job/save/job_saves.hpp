@@ -7,6 +7,7 @@
 /// `CheckpointOptions::max_age` ends the job by `CheckpointTooOld`. The agent hears of each failed save. With `CheckpointOptions::async` a save between two steps
 /// is begun here, and goes on elsewhere (async_saves.hpp); one that comes while another is written is left out.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -51,8 +52,10 @@ class JobSaves {
   [[nodiscard]] const CheckpointOptions& options() const { return options_; }
   [[nodiscard]] bool has_directory() const { return !options_.directory.empty(); }
 
+  /// What follows `open` in this generation.
+  enum class Then { restore, saves };
   /// Where there is a directory: what this member writes and reads in this generation.
-  void open(Saver saver, HostFragments saved, HostFragments loaded);
+  void open(Saver saver, HostFragments saved, HostFragments loaded, Then then);
   /// Loads the checkpoint that the job goes on from and returns its host state; nothing where there is none. The agent hears which one it is.
   [[nodiscard]] std::optional<std::vector<Aux>> restore();
   /// What the newest `restore` came to.
@@ -62,6 +65,12 @@ class JobSaves {
   /// The newest step that is on storage, as far as this member knows.
   [[nodiscard]] std::uint64_t saved_step() const { return saved_step_; }
   void set_saved_step(std::uint64_t step) { saved_step_ = step; }
+  /// How long ago that was, by this member's clock; without a checkpoint since the job began.
+  [[nodiscard]] Duration unsaved_for() const { return std::max<Duration>(host_.clock.now() - safe_at_, Duration{0}); }
+  /// This member is new and has the state from one that knows that: where a new member leads, time goes on counting.
+  void hear_unsaved_for(Duration time);
+  /// In the process of a run of the program before this one.
+  void continue_from(const JobSaves& before);
 
   /// At this rank's vote for a step, with which `steps` are decided: whether the leader, if this rank is it, wants a save after it.
   [[nodiscard]] bool asks_for_save(std::uint64_t steps);
@@ -80,6 +89,7 @@ class JobSaves {
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 
  private:
+  AsyncSaves::Agreed agree();
   void save_blocking(std::uint64_t step, const std::vector<Aux>& host_state);
   /// True: this step needs no save that blocks.
   bool save_aside(std::uint64_t step, const std::vector<Aux>& host_state);
@@ -103,6 +113,7 @@ class JobSaves {
   AsyncSaves async_;
   SaveInterval interval_;
   bool is_asked_for_ = false;
+  bool is_cut_off_ = false;     // a ckptd that does not answer: what it may still write is under an older fence
   std::uint64_t left_out_ = 0;  // saves of this generation that came while another was written
   Restored restored_{.why = "there is no checkpoint directory"};
   std::uint64_t saved_step_ = ~std::uint64_t{0};

@@ -26,7 +26,8 @@ bool SaveInterval::vote(std::uint64_t steps, Instant now, bool is_writing) {
   last_vote_ = now;
   stood_still_ = {};
   is_saving_ = is_writing;
-  return !is_writing && is_wished(steps, now) && is_affordable(now);
+  const bool is_asked = is_writing ? is_by_steps(steps) : is_wished(steps, now);
+  return is_asked && is_affordable(now);
 }
 
 void SaveInterval::measure(Duration step, bool is_writing) {
@@ -50,10 +51,11 @@ std::optional<Duration> SaveInterval::cost() const {
   return std::accumulate(costs_.begin(), costs_.end(), Duration{0}) / static_cast<std::int64_t>(costs_.size());
 }
 
+bool SaveInterval::is_by_steps(std::uint64_t steps) const { return wish_.steps > 0 && steps % wish_.steps == 0; }
+
 bool SaveInterval::is_wished(std::uint64_t steps, Instant now) const {
-  const bool by_steps = wish_.steps > 0 && steps % wish_.steps == 0;
   const bool by_time = wish_.time > Duration{0} && last_save_ && now - *last_save_ >= wish_.time;
-  return by_steps || by_time || (wish_.steps == 0 && wish_.time == Duration{0} && wish_.budget > 0);
+  return is_by_steps(steps) || by_time || (wish_.steps == 0 && wish_.time == Duration{0} && wish_.budget > 0);
 }
 
 /// Before the first save nobody knows: after a few steps, which say what a step takes, one is made to learn it.

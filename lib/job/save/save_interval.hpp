@@ -36,7 +36,8 @@ class SaveInterval {
   void restored(Instant now) { last_save_ = now; }
   /// A save was begun, or blocked: training stood still from `begun` to `now`.
   void saved(Instant begun, Instant now);
-  /// At the vote for a step, `steps` with it: whether to save after it. `is_writing`: the last save is still on its way to the storage.
+  /// At the vote for a step, `steps` with it: whether to save after it. `is_writing`: the last save is still on its way to the storage. Then time asks for none, and the number of the step does:
+  /// such a save is left out, and counted.
   [[nodiscard]] bool vote(std::uint64_t steps, Instant now, bool is_writing);
 
   /// The mean cost of the last saves; nothing before the first.
@@ -45,6 +46,7 @@ class SaveInterval {
  private:
   void measure(Duration step, bool is_writing);
   [[nodiscard]] Duration usual_step() const;
+  [[nodiscard]] bool is_by_steps(std::uint64_t steps) const;
   [[nodiscard]] bool is_wished(std::uint64_t steps, Instant now) const;
   [[nodiscard]] bool is_affordable(Instant now) const;
 

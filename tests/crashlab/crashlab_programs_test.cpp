@@ -11,9 +11,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include <nlohmann/json.hpp>
-
 #include "tests/support/catch.hpp"
+#include "tests/support/checkpoint_root.hpp"
 #include "tests/support/gpt_job.hpp"
 #include "tests/support/property.hpp"
 
@@ -24,28 +23,6 @@ namespace fs = std::filesystem;
 namespace {
 
 bool full() { return std::getenv("ELRUN_FULL") != nullptr; }
-
-std::uint64_t step_in(const std::string& name, std::size_t at) { return std::strtoull(name.c_str() + at, nullptr, 10); }
-
-/// The newest step that was acknowledged, by the names under gens/.
-std::uint64_t acknowledged(const std::string& root) {
-  std::uint64_t newest = 0;
-  if (fs::exists(root + "/gens"))
-    for (const auto& entry : fs::directory_iterator{root + "/gens"})
-      if (const std::string name = entry.path().filename(); name.ends_with(".acknowledged")) newest = std::max(newest, step_in(name, 11));
-  return newest;
-}
-
-/// What a start would come to, as `elrun ckpt ls` tells: it goes on, from what was acknowledged or later.
-void goes_on(const std::string& root, std::uint64_t promised) {
-  if (!fs::exists(root + "/RUN.json") && promised == 0) return;
-  const Ended list = run("elrun", {"ckpt", "ls", root, "--json"});
-  INFO(list.output);
-  REQUIRE(list.code == 0);
-  const auto json = nlohmann::json::parse(list.output);
-  REQUIRE(json["start"].contains("step"));
-  CHECK(json["start"]["step"].get<std::uint64_t>() >= promised);
-}
 
 }  // namespace
 

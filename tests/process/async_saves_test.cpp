@@ -2,14 +2,19 @@
 // ends in the state of a run to which nothing happened.
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <thread>
 
 #include "tests/support/catch.hpp"
+#include "tests/support/checkpoint_root.hpp"
 #include "tests/support/gpt_job.hpp"
+#include "tests/support/http.hpp"
 #include "tests/support/mounted.hpp"
 #include "tests/support/property.hpp"
 
@@ -193,6 +198,36 @@ TEST_CASE("a node that is asked to leave saves before it goes, whatever is being
   ends_as(*again, state);
 }
 
+TEST_CASE("saves that come while a writer is frozen are left out, which the log and the metrics say; then it goes on", "[golden]") {
+  const Folder folder;
+  const Folder checkpoints;
+  const std::string root = checkpoints / "ck", state = undisturbed(folder);
+  const auto job =
+      start("elrun", under_elrun({"--nproc_per_node", "2", "--health_port", "127.0.0.1:0"}, training(folder, root, {"--every", "10"})));
+  const auto shown = job->line("health, status and metrics at http://", Wait{60000});
+  REQUIRE(shown.has_value());
+  const auto port = static_cast<std::uint16_t>(std::stoul(shown->substr(shown->rfind(':') + 1)));
+  REQUIRE(until(*job, "step=1 "));
+  const pid_t writer = writer_of(*job);
+  REQUIRE(writer > 0);
+  ::kill(writer, SIGSTOP);
+  REQUIRE(until(*job, " is left out, for the one before it is still being written"));
+  // The workers have told the agent, which hears it at some time.
+  const auto says = [&](const char* page, const std::string& text) {
+    for (int looks = 0; looks < 3000; ++looks, std::this_thread::sleep_for(std::chrono::milliseconds{10}))
+      if (http_get(port, page).find(text) != std::string::npos) return true;
+    return false;
+  };
+  CHECK(says("/statusz", "\"left_out\""));
+  const std::string metrics = http_get(port, "/metrics");
+  ::kill(writer, SIGCONT);
+  INFO(metrics);
+  CHECK(metrics.find("\nelrun_saves_left_out_total ") != std::string::npos);
+  CHECK(metrics.find("\nelrun_saves_left_out_total 0\n") == std::string::npos);
+  ends_as(*job, state);
+  CHECK(is_committed(root, steps));
+}
+
 TEST_CASE("a node that leaves does not wait for a writer that is frozen: after ten seconds it saves itself", "[golden]") {
   const Folder folder;
   const Folder checkpoints;
@@ -282,8 +317,11 @@ TEST_CASE("a leader that was frozen while it saved, and thaws after a later gene
   ends_as(*again, state);
 }
 
-// Each round one job, at world sizes that change with each start of it: everything is killed at random instants.
-TEST_CASE("workers, writer or agent killed at any time while saves go on: the same state", "[golden]") {
+// Each round one job, at world sizes that change with each start of it: everything is killed at random instants. After each kill, and after each end, a start would go on from what
+// was acknowledged at any time before, or from a later one.
+TEST_CASE(
+    "workers, writer or agent are killed at any time while saves go on, no acknowledged checkpoint is ever lost, and the state is the same",
+    "[golden]") {
   const Folder folder;
   const std::string state = undisturbed(folder);
   const std::uint64_t rounds = std::getenv("ELRUN_FULL") != nullptr ? 20 : 4;  // 200 of them then
@@ -292,6 +330,11 @@ TEST_CASE("workers, writer or agent killed at any time while saves go on: the sa
     const std::string root = checkpoints / "ck", zero = std::to_string(rng.below(4)), every = std::to_string(3 + rng.below(12));
     std::string all;
     Ended ended;
+    std::uint64_t promised = 0;
+    const auto loses_nothing = [&] {
+      promised = std::max(promised, acknowledged(root));
+      goes_on(root, promised);
+    };
     for (unsigned life = 0; life < 8; ++life) {
       const auto job = start_job(std::to_string(1 + rng.below(6)), training(folder, root, {"--every", every, "--zero", zero}));
       const bool last = life == 7;
@@ -304,14 +347,18 @@ TEST_CASE("workers, writer or agent killed at any time while saves go on: the sa
         else if (whom <= 2) kill_workers(*job);
         else if (whom <= 4 && writer_of(*job) > 0) ::kill(writer_of(*job), SIGKILL);
         else if (!workers.empty()) ::kill(workers[rng.below(workers.size())], SIGKILL);
+        loses_nothing();
         if (whom == 0) break;
       }
       ended = finish(*job);
       all += ended.output;
+      loses_nothing();
       if (ended.code == 0) break;
     }
     INFO("zero " << zero << ", every " << every << "\n" << tail(all));
     CHECK(ended.code == 0);
     CHECK(ended.state == state);
+    CHECK(promised == steps);
+    CHECK(run("elrun", {"ckpt", "verify", root}).code == 0);
   });
 }

@@ -81,7 +81,7 @@ class Agent {
                     [this](pid_t pid) { return (notice_poll_ && notice_poll_->is_command(pid)) || checkpoint_writer_.is(pid); }},
                    reporter_,
                    [this](Event event) { feed(std::move(event)); }},
-        rendezvous_{loop_, clock_, log_, lines_, {setting_, who_, run_, endpoint_text()}, line_handler()} {}
+        rendezvous_{loop_, clock_, log_, lines_, {setting_, who_, run_, endpoint_text(), guard_}, line_handler()} {}
 
   int run() {
     log_context_->run = run_.value();
@@ -163,7 +163,7 @@ class Agent {
       const Generation before = supervisor_.last_generation();
       const std::vector<Action> actions = supervisor_.on(event, clock_.now());
       log_context_->generation = supervisor_.last_generation().number;
-      rendezvous_.saw_generation(supervisor_.last_generation().number);
+      rendezvous_.saw_generation(supervisor_.last_generation());
       if (supervisor_.last_generation() != before) began(std::get<World>(std::get<CoordinatorSaid>(event).message));
       admin_endpoints_.saw(event, actions, supervisor_);
       for (const Action& action : actions) std::visit([this](const auto& a) { perform(a); }, action);

@@ -23,6 +23,7 @@
 #include "launcher/commands/install.hpp"
 #include "launcher/commands/plan.hpp"
 #include "launcher/http/status_command.hpp"
+#include "launcher/last_word.hpp"
 #include "launcher/output/log_json.hpp"
 #include "launcher/process/aside.hpp"
 #include "launcher/process/machine.hpp"
@@ -70,7 +71,7 @@ int launch(const LaunchOptions& options, launcher::Variables environment, const 
   if (!cpus.ok()) return refuse(exit_code::contradiction, message(cpus.failure()));
   int code = exit_code::internal;
   {
-    const auto guard = Guard::start(environment);  // before any thread
+    const auto guard = Guard::start(environment, [&](ByteSpan word) { say_last_word(word, options.access, clock); });  // before any thread
     if (!guard) return refuse(exit_code::internal, message(guard.failure()));
     code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), guard->directory(), *std::move(cpus),
                       generation_floor(options.checkpoint_root, limits, log)},

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <boost/asio/post.hpp>
 
+#include "launcher/last_word.hpp"
 #include "launcher/options/host.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
@@ -106,7 +107,7 @@ Coordinator& RendezvousLine::make_coordinator(std::uint64_t generation_floor) {
 Result<bool> RendezvousLine::try_to_host(std::vector<std::string> leads_to) {
   const auto place = host_place(*options().endpoint, options().host_rule, {host_name(), own_addresses(), std::move(leads_to)});
   if (!place) return false;
-  const auto served = make_coordinator(generation_floor_).serve(place->listen, options().endpoint->port);
+  const auto served = make_coordinator(newest_.number).serve(place->listen, options().endpoint->port);
   if (!served) {
     coordinator_.reset();
     // Another agent of this machine, or `elrun store`, was first. Where this very node is to serve, another program is more likely.
@@ -127,6 +128,7 @@ Result<bool> RendezvousLine::try_to_host(std::vector<std::string> leads_to) {
 NodeLink::Handler RendezvousLine::link_handler() {
   return {[this] {
             is_up_ = true;
+            leave_last_word();
             handler_.up();
           },
           [this](const Failure& why) {
@@ -138,6 +140,21 @@ NodeLink::Handler RendezvousLine::link_handler() {
               boost::asio::post(loop_, [this] { take_over(); });
           },
           handler_.message, handler_.may_end};
+}
+
+void RendezvousLine::saw_generation(const Generation& generation) {
+  if (std::exchange(newest_, generation) != generation && is_up_) leave_last_word();
+}
+
+void RendezvousLine::finish() {
+  is_finished_ = true;
+  leave_last_word();
+}
+
+// While the line is down, the guard keeps the last word for the coordinator that this node had: it may still count it as a node.
+void RendezvousLine::leave_last_word() {
+  const std::optional<LineTarget> target = link_ && !is_finished_ ? link_->leads_to() : std::nullopt;
+  setting_.guard.set_last_word(encoded(target ? std::optional{LastWord{*target, {setting_.who, newest_}}} : std::nullopt));
 }
 
 // The loop does not wait for name servers: signals come, and workers may run.

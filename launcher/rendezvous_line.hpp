@@ -11,6 +11,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "launcher/agent.hpp"
+#include "launcher/process/guard.hpp"
 #include "launcher/process/machine.hpp"
 #include "rendezvous/election/elected_link.hpp"
 #include "rendezvous/net/lookup.hpp"
@@ -55,6 +56,7 @@ class RendezvousLine {
     Incarnation who;
     RunId run;
     std::string endpoint;  ///< For people
+    const Guard& guard;    ///< Tells the coordinator when this process was killed.
   };
   struct Handler {
     std::function<void()> up;
@@ -75,14 +77,14 @@ class RendezvousLine {
   /// This node's workers start: they may listen on the port that was held for them.
   void release_port() { port_.release(); }
   /// The newest generation of this node. A coordinator that begins here counts on from it.
-  void saw_generation(std::uint64_t number) { generation_floor_ = number; }
+  void saw_generation(const Generation& generation);
   /// The coordinator is in this process.
   [[nodiscard]] bool coordinates() const { return hosted() != nullptr; }
   /// The same, and its log tells the job's story.
   [[nodiscard]] bool logs_job() const;
 
-  /// Nothing is left to do for this node: it takes over no more.
-  void finish() { is_finished_ = true; }
+  /// Nothing is left to do for this node: it takes over no more, and its end is no news.
+  void finish();
   /// After `finish`: nobody here has to be told anything any more.
   [[nodiscard]] bool may_end() const;
   /// The orderly end; `done` runs later, on the loop.
@@ -96,6 +98,7 @@ class RendezvousLine {
   NodeLink::Handler link_handler();
   void look_up_endpoint(std::function<void(std::vector<std::string>)> call);
   void take_over();
+  void leave_last_word();
   void join(Join join);
   [[nodiscard]] std::string address() const;
   [[nodiscard]] const Coordinator* hosted() const;
@@ -108,7 +111,7 @@ class RendezvousLine {
   const Setting setting_;
   const Handler handler_;
   const std::string place_;
-  std::uint64_t generation_floor_ = 0;
+  Generation newest_{};
   bool is_up_ = false, is_finished_ = false;
   NameLookup lookup_;  // whether the coordinator's name leads to this machine now
   bool looking_up_ = false, told_of_taken_port_ = false;

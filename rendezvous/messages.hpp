@@ -197,8 +197,14 @@ struct StoreCall {
 struct StoreCallerGone {
   std::uint64_t worker = 0;
 };
+/// By the guard of an agent, on a stream of its own: the agent's process has ended and could not say so. Its workers were killed before.
+/// The incarnation proves who speaks: an agent draws it, and tells its guard and its coordinator alone.
+struct AgentEnded {
+  Incarnation who;
+  Generation last{};  ///< Newest generation that the agent had heard of; number 0: none
+};
 using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave, StoreCall,
-                                 StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob, PeerUnreachable, WorkersStarting>;
+                                 StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob, PeerUnreachable, WorkersStarting, AgentEnded>;
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 

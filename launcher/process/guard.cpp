@@ -1,8 +1,8 @@
 // A group's number goes over the line as a positive pid when it is born and as a negative one when it was killed and
-// collected. The line is a pair of packet sockets: messages of several processes do not mix, and none is answered by
-// SIGPIPE when the guard itself was killed (a blocked one would stay pending, however ignored, and end the worker). The
-// agent keeps dead workers as zombies until it has killed their groups: a number that the guard knows is never
-// another's.
+// collected: packets of four bytes. A longer one is the agent's last word, behind eight bytes of its own. The line is a
+// pair of packet sockets: messages of several processes do not mix, and none is answered by SIGPIPE when the guard itself
+// was killed (a blocked one would stay pending, however ignored, and end the worker). The agent keeps dead workers as
+// zombies until it has killed their groups: a number that the guard knows is never another's.
 #include "launcher/process/guard.hpp"
 
 #include <fcntl.h>
@@ -17,9 +17,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -28,7 +30,10 @@ namespace {
 // The first packet goes the other way: 'd' and the directory, or 'e' and why there is none.
 constexpr std::size_t first_packet_max = 4096;
 
-[[noreturn]] void be_the_guard(int line, const Variables& environment) {
+// In front of a last word, so that none is as short as a group's number.
+constexpr std::size_t last_word_header = 8;
+
+[[noreturn]] void be_the_guard(int line, const Variables& environment, const Guard::Say& say) {
   ::setsid();  // signals to the agent's group or from its terminal are not for the guard
   ::prctl(PR_SET_NAME, "elrun-guard");
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP}) std::signal(number, SIG_IGN);
@@ -42,15 +47,26 @@ constexpr std::size_t first_packet_max = 4096;
   if (!directory) ::_exit(0);
   [[maybe_unused]] const int ignored = ::chdir("/");
   std::vector<std::int32_t> groups;
-  std::int32_t packet = 0;
+  ByteVector packet(last_word_header + last_word_max), last_word;
   while (true) {
-    const ssize_t got = ::read(line, &packet, sizeof packet);
+    const ssize_t got = ::read(line, packet.data(), packet.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got != sizeof packet) break;
-    if (packet > 1) groups.push_back(packet);
-    else groups.erase(std::remove(groups.begin(), groups.end(), -packet), groups.end());
+    if (got >= static_cast<ssize_t>(last_word_header)) {
+      const ByteSpan word = ByteSpan{packet}.first(static_cast<std::size_t>(got)).subspan(last_word_header);
+      last_word.assign(word.begin(), word.end());
+      continue;
+    }
+    std::int32_t group = 0;
+    if (got != sizeof group) break;
+    std::memcpy(&group, packet.data(), sizeof group);
+    if (group > 1) groups.push_back(group);
+    else groups.erase(std::remove(groups.begin(), groups.end(), -group), groups.end());
   }
   for (const std::int32_t group : groups) ::kill(-group, SIGKILL);
+  try {
+    if (say && !last_word.empty()) say(last_word);
+  } catch (...) {  // the directory is removed all the same
+  }
   std::error_code error;
   std::filesystem::remove_all(*directory, error);
   ::_exit(0);
@@ -58,7 +74,7 @@ constexpr std::size_t first_packet_max = 4096;
 
 }  // namespace
 
-Result<Guard> Guard::start(const Variables& environment) {
+Result<Guard> Guard::start(const Variables& environment, Say say) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return from_errno(errno, "make the line to the guard");
   Fd reading{ends[0]}, writing{ends[1]};
@@ -66,7 +82,7 @@ Result<Guard> Guard::start(const Variables& environment) {
   if (pid < 0) return from_errno(errno, "start the guard");
   if (pid == 0) {
     writing = Fd{};
-    be_the_guard(reading.get(), environment);
+    be_the_guard(reading.get(), environment, say);
   }
   reading = Fd{};  // the guard's alone: its death is the end of the line
   std::string packet(first_packet_max, '\0');
@@ -95,6 +111,13 @@ Guard::~Guard() {
 void Guard::forget(pid_t group) const {
   const std::int32_t packet = -group;
   [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), &packet, sizeof packet, MSG_NOSIGNAL);
+}
+
+void Guard::set_last_word(ByteSpan last_word) const {
+  ELRUN_ASSERT(last_word.size() <= last_word_max);
+  ByteVector packet(last_word_header);
+  packet.insert(packet.end(), last_word.begin(), last_word.end());
+  [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void register_with_guard(int line) noexcept {

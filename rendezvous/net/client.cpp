@@ -9,6 +9,7 @@
 
 #include <deque>
 #include <future>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31,6 +32,18 @@ constexpr Duration backoff_min = 50ms, backoff_max = 2s;
 constexpr Duration leave_taking_max = 1s;
 constexpr Duration look_interval = 1s;  // between two looks at the name while an address does not answer
 
+// No proxy, no retries, and no connection or back-off of a channel before.
+grpc::ChannelArguments own_channel() {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
+  arguments.SetMaxSendMessageSize(static_cast<int>(wire_message_max.value()));
+  return arguments;
+}
+
 // What one attempt tells its link; loop thread only.
 class AttemptOwner {
  public:
@@ -50,13 +63,7 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
   Attempt(Loop& loop, AttemptOwner& owner, const Address& address, const std::string& host, const Credentials& credentials,
           const Timeouts& timeouts)
       : loop_{loop}, owner_{std::make_shared<AttemptOwner*>(&owner)}, address_{address.text} {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no connection, and no back-off, of an attempt before
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-    arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-    arguments.SetMaxReceiveMessageSize(static_cast<int>(wire_message_max.value()));
-    arguments.SetMaxSendMessageSize(static_cast<int>(wire_message_max.value()));
+    grpc::ChannelArguments arguments = own_channel();
     // A coordinator whose host vanished without a word is noticed by pings.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(timeouts.heartbeat_limit / 1ms));
@@ -203,6 +210,10 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   }
   [[nodiscard]] bool is_taking_leave() const override { return over_ && attempt_ != nullptr; }
   [[nodiscard]] std::string local_address() const override { return local_address_; }
+  [[nodiscard]] std::optional<LineTarget> leads_to() const override {
+    if (!up_) return {};
+    return LineTarget{addresses_[next_address_].target, endpoint_.host};
+  }
 
  private:
   template <class Call>
@@ -368,7 +379,34 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   std::unique_ptr<Attempt> attempt_;  // last: it ends before what it speaks to
 };
 
+// One try.
+grpc::Status tell_once(const LineTarget& target, const Credentials& credentials, const AgentEnded& ended, Duration within) {
+  grpc::ChannelArguments arguments = own_channel();
+  expect_certificate_for(target.host, credentials, arguments);
+  const auto stub = wire::Rendezvous::NewStub(grpc::CreateCustomChannel(target.address, channel_credentials(credentials), arguments));
+  grpc::ClientContext context;
+  context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(within.count(), GPR_TIMESPAN)));
+  if (!credentials.token.empty()) context.AddMetadata(token_metadata, token_proof(credentials.token));
+  wire::ToCoordinator out;
+  to_wire(NodeMessage{ended}, out);
+  const auto stream = stub->Node(&context);
+  (void)stream->Write(out);  // the status says how it went
+  return stream->Finish();
+}
+
 }  // namespace
+
+Result<void> tell_of_ended_agent(const LineTarget& target, const Access& access, const AgentEnded& ended, Duration within,
+                                 const Clock& clock) {
+  quiet_grpc();
+  for (const Instant until = clock.now() + within;; std::this_thread::sleep_for(backoff_min)) {
+    ELRUN_TRY_ASSIGN(const Credentials credentials, read_credentials(access));
+    const grpc::Status status = tell_once(target, credentials, ended, until - clock.now());
+    if (status.ok()) return {};
+    if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED || clock.now() + backoff_min >= until)
+      return Failure{Code::unreachable, Remedy::retry, fmt::format("{}: {}", target.address, in_plain_words(status.error_message()))};
+  }
+}
 
 std::unique_ptr<NodeLink> connect_to_coordinator(Loop& loop, const Endpoint& endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed,
                                                  NodeLink::Handler handler, const Access& access) {

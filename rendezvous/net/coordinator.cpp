@@ -152,6 +152,8 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     if (outside_.erase(stream) == 0) feed(StreamBroken{stream});
   }
 
+  void guard_said(const AgentEnded& ended) override { feed(GuardSaid{ended}); }
+
   void feed(const RoundEvent& event) {
     for (RoundAction& action : round_.step(event, clock_.now())) {
       if (const auto* wake = std::get_if<WakeAt>(&action)) {

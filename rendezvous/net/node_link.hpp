@@ -18,6 +18,13 @@
 
 namespace elrun::inline v0 {
 
+/// Where a line leads: a literal address as gRPC reads it, and the host that the coordinator's certificate has to be for.
+struct LineTarget {
+  std::string address;
+  std::string host;
+  friend bool operator==(const LineTarget&, const LineTarget&) = default;
+};
+
 /// All callbacks run on the agent's loop. The link reconnects by itself with jittered back-off (50 ms to 2 s), resolving
 /// the name anew each time, until it is destroyed; the agent decides when to give up.
 class NodeLink {
@@ -41,12 +48,19 @@ class NodeLink {
   [[nodiscard]] virtual bool is_taking_leave() const { return false; }
   /// This node's address as the coordinator's host sees it; "127.0.0.1" in process.
   [[nodiscard]] virtual std::string local_address() const = 0;
+  /// While the stream is up. None: the coordinator is in this process.
+  [[nodiscard]] virtual std::optional<LineTarget> leads_to() const { return {}; }
 };
 
 /// Over gRPC. Heartbeats (NodeAlive) are sent by the link itself every `timeouts.heartbeat`. The files of `access` are read
 /// at each attempt. A token that the coordinator does not take ends the link with `Refused`.
 std::unique_ptr<NodeLink> connect_to_coordinator(boost::asio::io_context& loop, const Endpoint& endpoint, const Timeouts& timeouts,
                                                  std::uint64_t jitter_seed, NodeLink::Handler handler, const Access& access = {});
+
+/// Tells the coordinator there that an agent's process has ended, on a stream of its own. For the guard of that agent: a process of one thread, with no
+/// loop, in which gRPC was not used before. Tries again until the coordinator has read it, for `within` at most. The files of `access` are read at each try.
+[[nodiscard]] Result<void> tell_of_ended_agent(const LineTarget& target, const Access& access, const AgentEnded& ended, Duration within,
+                                               const Clock& clock);
 
 /// What an elected coordinator asks before it announces a generation or a verdict: whether it still is the elected one.
 class Ledger {

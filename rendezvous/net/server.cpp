@@ -102,8 +102,16 @@ class NodeStream final : public GrpcStream, public StreamEnd {
     if (joined_) (*owner)->opened(number_, std::static_pointer_cast<NodeStream>(shared_from_this()), false);
     return joined_;
   }
+  // All that comes on the stream of a guard, whose connection is admitted as none's: it has no more to say. The end of the stream tells the guard that
+  // it was heard.
+  void guard_said(const AgentEnded& ended) {
+    if (const auto owner = std::exchange(owner_, {}).lock()) (*owner)->guard_said(ended);
+    finish();
+  }
   void received(grpc::ByteBuffer& bytes) override {
     const Result<std::optional<NodeMessage>> message = decoded(bytes);
+    if (const auto* ended = message.ok() && *message ? std::get_if<AgentEnded>(&**message) : nullptr; ended != nullptr && !joined_)
+      return guard_said(*ended);
     if (!message.ok() || (*message && !join(**message))) {  // no node sends that
       broken();
       return abort();

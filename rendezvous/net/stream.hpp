@@ -41,6 +41,8 @@ class StreamOwner {
   virtual StreamNumber opened_outside(std::shared_ptr<StreamEnd> end) = 0;
   virtual void received(StreamNumber stream, const NodeMessage& message) = 0;
   virtual void broken(StreamNumber stream) = 0;
+  /// By a guard, whose access was checked as a node's is.
+  virtual void guard_said(const AgentEnded& ended) = 0;
 
  protected:
   ~StreamOwner() = default;

@@ -248,6 +248,12 @@ struct PutNodeMessage {
     starting.set_opened(m.opened);
     starting.set_watched(m.watched);
   }
+  void operator()(const AgentEnded& m) const {
+    wire::AgentEnded& ended = *out.mutable_agent_ended();
+    ended.set_node(m.who.node.value());
+    ended.set_incarnation(m.who.number);
+    put(m.last, *ended.mutable_last());
+  }
 };
 
 struct PutCoordinatorMessage {
@@ -365,6 +371,15 @@ Result<std::optional<NodeMessage>> read(const wire::WorkersStarting& in) {
   return check.finish<NodeMessage>(out);
 }
 
+Result<std::optional<NodeMessage>> read(const wire::AgentEnded& in) {
+  Checker check{"AgentEnded"};
+  AgentEnded out;
+  out.who.node = NodeId{check.text("node", in.node(), wire_name_max)};
+  out.who.number = in.incarnation();
+  out.last = check.generation(in.last());
+  return check.finish<NodeMessage>(std::move(out));
+}
+
 Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
   Checker check{"World"};
   World out;
@@ -441,6 +456,7 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
     case wire::ToCoordinator::kWorkersAreJob: return read_generation<WorkersAreJob>("WorkersAreJob", in.workers_are_job().generation());
     case wire::ToCoordinator::kPeerUnreachable: return read(in.peer_unreachable());
     case wire::ToCoordinator::kWorkersStarting: return read(in.workers_starting());
+    case wire::ToCoordinator::kAgentEnded: return read(in.agent_ended());
     case wire::ToCoordinator::CONTENT_NOT_SET: break;
   }
   return std::optional<NodeMessage>{};

@@ -69,7 +69,8 @@ void Round::on(const StreamBroken& event, Instant now) {
         n.broken = n.broken_since = now;
       });
       // Nobody is left: that was this coordinator's own line. Its members have as long as with a fresh one.
-      if (generation().runs() && nodes_.connected() == 0) current_.state.desert(now + setup_.timeouts.recovery);
+      if (generation().runs() && nodes_.connected() == 0 && !ended_.has_ended(node.join.who))
+        current_.state.desert(now + setup_.timeouts.recovery);
     }
   }
   nodes_.close(event.stream);
@@ -86,6 +87,21 @@ void Round::on(const FromNode& event, Instant now) {
     said(nodes_.at(*speaker), event.message, now);
   }  // else: after Leave, or before Join; nothing that it says concerns a world
   settle(now);
+}
+
+void Round::on(const GuardSaid& event, Instant now) {
+  if (is_of_node_here(event.ended)) ended_.end(nodes_.at(event.ended.who.node).join.who, now + setup_.timeouts.reconnect_grace);
+  settle(now);
+}
+
+// It is believed only of the very process that is here: a guard may be late, and its node's next agent be here already; and who is no guard
+// does not know the number. The process that coordinates lives. An agent that was in a later generation than this coordinator knows has
+// another coordinator.
+bool Round::is_of_node_here(const AgentEnded& ended) const {
+  const Node* const node = nodes_.find(ended.who.node);
+  if (node == nullptr || nodes_.is_in_process(*node)) return false;
+  if (node->join.who != ended.who && !ELRUN_PLANTED(late_guard_is_believed)) return false;
+  return ended.last.number <= std::max(generation().id().number, node->join.last.number);
 }
 
 void Round::on(const RoundTick&, Instant now) {

@@ -17,6 +17,7 @@
 #include "lib/base/timeouts.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/round/earlier_generations.hpp"
+#include "rendezvous/round/ended_agents.hpp"
 #include "rendezvous/round/excluded_nodes.hpp"
 #include "rendezvous/round/forming.hpp"
 #include "rendezvous/round/generation_state.hpp"
@@ -62,9 +63,13 @@ struct FromNode {
   StreamNumber stream;
   NodeMessage message;  ///< Calls to the store are not for the round.
 };
+/// On a stream of its own, which the round knows nothing of.
+struct GuardSaid {
+  AgentEnded ended;
+};
 /// The time of the last WakeAt has come.
 struct RoundTick {};
-using RoundEvent = std::variant<StreamOpened, StreamBroken, FromNode, RoundTick>;
+using RoundEvent = std::variant<StreamOpened, StreamBroken, FromNode, GuardSaid, RoundTick>;
 
 // --- actions ----------------------------------------------------------------------------------------------------
 
@@ -130,8 +135,10 @@ class Round {
   void on(const StreamOpened& event, Instant now);
   void on(const StreamBroken& event, Instant now);
   void on(const FromNode& event, Instant now);
+  void on(const GuardSaid& event, Instant now);
   void on(const RoundTick& event, Instant now);
   void said(Node& node, const NodeMessage& message, Instant now);
+  [[nodiscard]] bool is_of_node_here(const AgentEnded& ended) const;
   [[nodiscard]] bool knows_the_end_of(const Node& node, const Generation& last) const;
   void leave(const NodeId& id, const std::string& why, Instant now);
 
@@ -218,6 +225,7 @@ class Round {
   JobTerms terms_;
   NodeTable nodes_;
   NodeNames names_;
+  EndedAgents ended_;
   ExcludedNodes excluded_;
   EarlierGenerations earlier_;
   std::optional<RecoveryWindow> recovery_;  // there while a generation of another coordinator may go on here

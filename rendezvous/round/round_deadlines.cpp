@@ -13,6 +13,7 @@ std::vector<RoundDeadline> Round::deadlines(Instant now) const {
   row("a stream on which nothing was heard", nodes_.next_silence(), "its node is lost");
   for (const Instant at : names_.refused_at(limits.heartbeat_limit))
     row("a process that joined under the name of a live node", at, "it is refused");
+  row("a node whose agent has ended, and whose stream has not", ended_.next_due(), "it is lost");
   if (!nodes_.broken().empty() && !verdict_.is_given()) {
     if (generation().is_deserted(now)) row("members, after all streams broke at once", generation().deserted_until(), "they are lost");
     else row("a node whose stream broke", nodes_.broken().begin()->first + limits.reconnect_grace, "it is lost");

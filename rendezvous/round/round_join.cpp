@@ -30,6 +30,10 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
     refuse(stream, {Code::already_exists, Remedy::fix_config,
                     fmt::format("another agent has joined as node {} since; each agent needs a name of its own", id.value())});
   };
+  if (ended_.has_ended(join.who)) {
+    actions_.emplace_back(CloseStream{stream});
+    return nodes_.close(stream);
+  }
   if (names_.is_replaced(join.who)) return refuse_replaced();
   Node* const known = nodes_.find(id);
   if (!verdict_.is_given() && names_.is_outdated(stream, id, known)) {

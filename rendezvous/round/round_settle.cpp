@@ -60,6 +60,8 @@ void Round::lose_nodes(Instant now) {
   }
   for (const NodeId& id : silent.nodes)
     gone.emplace_back(id, fmt::format("nothing was heard of it for {:.3g} s", seconds(setup_.timeouts.heartbeat_limit)));
+  for (const auto& [id, until] : ended_.waited_for())
+    if (!nodes_.at(id).stream || until <= now) gone.emplace_back(id, "its agent was killed, as its guard says");
   if (!generation().is_deserted(now) && !verdict_.is_given())
     for (const auto& [at, id] : nodes_.broken()) {
       if (at + setup_.timeouts.reconnect_grace > now && !ELRUN_PLANTED(no_grace_to_reconnect)) break;
@@ -102,6 +104,7 @@ void Round::remove(const NodeId& id, bool close, Instant now) {
   }
   if (recovery_) recovery_->remove(id);
   excluded_.leave(id, now);
+  ended_.remove(id);
   current_.unreachable.remove(id);
   nodes_.erase(id);
   if (!nodes_.all().empty()) return;

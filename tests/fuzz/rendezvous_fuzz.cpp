@@ -70,6 +70,8 @@ class Coordinator {
       if (round_.joined(stream)) deliver(store_.call(StoreCaller{stream.value()}, call->request, now_));
     } else if (std::holds_alternative<StoreCallerGone>(message)) {
       store_.forget(StoreCaller{stream.value()});
+    } else if (const auto* ended = std::get_if<AgentEnded>(&message)) {
+      feed(GuardSaid{*ended});
     } else {
       feed(FromNode{stream, message});
     }
@@ -219,6 +221,10 @@ std::vector<std::string> fuzz_examples() {
   examples.push_back(world + record(2 | long_pause, join(2)) + again);
   examples.push_back(world + record(0 | new_stream, resuming(0, first, {0, 0, 2, 4, 1})));
   examples.push_back(world + record(1 | new_stream, join(1)) + record(0 | short_pause, NodeAlive{}));
+  // A guard speaks of its agent, of one that is not here, and of one that was elsewhere since; then the stream ends.
+  for (const AgentEnded& ended :
+       {AgentEnded{join(1).who, first}, AgentEnded{{join(1).who.node, 3}, first}, AgentEnded{join(1).who, {40, {}}}})
+    examples.push_back(world + record(0, ended) + record(1 | new_stream, join(1)) + record(0 | short_pause, NodeAlive{}));
   // Two nodes that a fresh coordinator did not see begin; the hash is that of nobody.
   const Generation elsewhere{40, {{5, 6}}};
   const std::string orphans = record(0, resuming(0, elsewhere, {0, 0, 2, 4, 77})) + record(1, resuming(1, elsewhere, {1, 2, 2, 4, 77}));

@@ -172,6 +172,9 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(std::get<Progress>(there_and_back(NodeMessage{Progress{twelve, 99}})).step == 99);
   CHECK(std::get<Leave>(there_and_back(NodeMessage{Leave{"why"}})).why == "why");
   CHECK(std::get<StoreCallerGone>(there_and_back(NodeMessage{StoreCallerGone{5}})).worker == 5);
+  const auto ended = std::get<AgentEnded>(there_and_back(NodeMessage{AgentEnded{{NodeId{"a"}, ~std::uint64_t{0}}, twelve}}));
+  CHECK(ended.who == Incarnation{NodeId{"a"}, ~std::uint64_t{0}});
+  CHECK(ended.last == twelve);
   StoreRequest request{
       .id = 4, .op = StoreOp::all_gather, .generation = twelve, .wait = 3s, .keys = {"k"}, .value = ByteVector(5), .rank = 1, .count = 2};
   const auto call = std::get<StoreCall>(there_and_back(NodeMessage{StoreCall{6, request}}));
@@ -227,6 +230,9 @@ TEST_CASE("what is out of bounds is refused, with the field's name", "[wire]") {
   SECTION("a long name") {
     join.who.node = NodeId{std::string(wire_name_max + 1, 'n')};
     CHECK_THAT(refusal(join), Contains("node has 1025 bytes"));
+  }
+  SECTION("a long name of an agent that has ended") {
+    CHECK_THAT(refusal(AgentEnded{{NodeId{std::string(wire_name_max + 1, 'n')}, 1}, twelve}), Contains("node has 1025 bytes"));
   }
   SECTION("too many nodes") {
     join.options.nodes_max = nodes_limit + 1;

@@ -83,6 +83,7 @@ void Simulation::on(ProcessId id, const StreamAccepted& e) {
   Agent& agent = agents_.at(id);
   if (agent.stream != e.stream || !streams_.at(e.stream).agent_end) return;
   agent.up = true;
+  agent.guard_tells = agent.hosts ? std::nullopt : std::optional{streams_.at(e.stream).coordinator};
   agent.backoff = backoff_min;
   agent.last_reason.clear();
   agent.out_of_contact.reset();
@@ -297,6 +298,7 @@ void Simulation::perform(ProcessId id, const launcher::Say& a) { tell("{}: {}", 
 void Simulation::perform(ProcessId id, const launcher::Finish& a) {
   Agent& agent = agents_.at(id);
   agent.finished = true;
+  agent.guard_tells.reset();
   tell("{} ends with {}{}", name(id), a.exit_code, a.first_failure.empty() ? "" : ": " + a.first_failure);
   see(AgentFinished{id, agent.who, a.exit_code, a.by_verdict, agent.member_ever, a.first_failure});
   if (nodes_[agent.slot].agent == id) nodes_[agent.slot].left = agent.asked;
@@ -311,6 +313,21 @@ void Simulation::end_agent(ProcessId id) {
   const std::optional<ProcessId> hosts = agents_.at(id).hosts;
   end_process(id);
   if (hosts) end_process(*hosts);
+}
+
+// Some guards end with their agents; others are stopped for a while, and then their words are of an agent that was replaced long ago.
+void Simulation::guard_speaks(ProcessId id) {
+  const Agent& agent = agents_.at(id);
+  if (!agent.guard_tells || (!exact_ && guards_.chance(0.2))) return;
+  const HostId from = process(id).host, to = process(*agent.guard_tells).host;
+  if (!hosts_[to]) return;
+  Instant at = now_;
+  if (!exact_) {
+    const std::uint64_t us = guards_.chance(0.2) ? 20'000'000 : 20'000;
+    at += 3 * profile_.delay_min + Duration{1us} * static_cast<std::int64_t>(guards_.below(us));
+    if (const auto blocked = blocked_.find({from, to}); blocked != blocked_.end()) at = std::max(at, blocked->second);
+  }
+  happen(at, agent.guard_tells, GuardArrives{{agent.who, agent.supervisor.last_generation()}});
 }
 
 // The host of the rendezvous stays until the others have the verdict.

@@ -62,6 +62,18 @@ void Simulation::on(ProcessId id, const Uplink& e) {
   }
 }
 
+void Simulation::on(ProcessId id, const GuardArrives& e) {
+  tell("{} hears from a guard: {}", name(id), words(NodeMessage{e.ended}));
+  feed(id, GuardSaid{e.ended});
+}
+
+void Simulation::on(const StrangerArrives&) {
+  const std::vector<ProcessId> agents = alive(Process::Kind::agent);
+  if (agents.empty() || !named_ || !process(*named_).alive) return;
+  const Agent& agent = agents_.at(agents[guards_.below(agents.size())]);
+  happen(now_, named_, GuardArrives{{{agent.who.node, guards_.next64()}, agent.supervisor.last_generation()}});
+}
+
 void Simulation::on(ProcessId id, const UplinkEnds& e) {
   if (!streams_.at(e.stream).coordinator_end) return;
   close_coordinator_end(e.stream);
@@ -97,6 +109,15 @@ void Simulation::feed(ProcessId id, const RoundEvent& event) {
     sizes_[key_of(began.generation)] = static_cast<std::uint32_t>(began.nodes.size());
     c.began = std::move(began);
   }
+  // What is closed with these words is the stream of an agent that has ended.
+  for (const RoundAction& action : actions)
+    if (const auto* said = std::get_if<elrun::Say>(&action); said != nullptr && said->text.ends_with("as its guard says"))
+      for (const RoundAction& other : actions)
+        if (const auto* close = std::get_if<CloseStream>(&other)) {
+          const ProcessId agent = streams_.at(close->stream.value()).agent;
+          if (said->text.find(agents_.at(agent).who.node.value() + " ") != std::string::npos)
+            see(LostByItsGuard{id, agents_.at(agent).who, process(agent).alive});
+        }
   if (c.round.verdict() && !c.verdict_seen) {
     c.verdict_seen = true;
     if (named_ == id) job_over_ = c.round.verdict()->exit_code;

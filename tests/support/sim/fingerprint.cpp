@@ -6,9 +6,9 @@ namespace elrun::sim {
 
 // Left out is what follows from the rest (indices, counts, sums).
 void Fingerprint::add(const Round& round) {
-  const auto& [setup, terms, nodes, names, excluded, earlier, recovery, forming, current, growth, budget, verdict, succession, status,
-               wake_up, cause, same_hints_told, actions] = round;
-  all(setup.lineage, terms, nodes, names, excluded, earlier, recovery, forming, current, growth, budget, verdict, succession, status,
+  const auto& [setup, terms, nodes, names, ended, excluded, earlier, recovery, forming, current, growth, budget, verdict, succession,
+               status, wake_up, cause, same_hints_told, actions] = round;
+  all(setup.lineage, terms, nodes, names, ended, excluded, earlier, recovery, forming, current, growth, budget, verdict, succession, status,
       wake_up, cause);
 }
 
@@ -20,6 +20,11 @@ void Fingerprint::add(const JobTerms& terms) {
 void Fingerprint::add(const NodeNames& names) {
   const auto& [replaced, former, claimants] = names;
   all(replaced, former, claimants);
+}
+
+void Fingerprint::add(const EndedAgents& agents) {
+  const auto& [ended, waited_for] = agents;
+  all(ended, waited_for);
 }
 
 void Fingerprint::add(const ExcludedNodes& excluded) {
@@ -232,7 +237,7 @@ void Fingerprint::add(const Simulation& s) {
   for (const auto& [id, a] : s.agents_)
     if (s.process(id).alive)
       all(id, a.supervisor, a.inbox, a.undone, a.children, a.hosts, a.port, a.port_is_for, a.finished, a.member_ever, a.asked, a.job_over,
-          a.wake, a.stream, a.up, a.over, a.backoff, a.attempt, a.last_reason, a.answers_from, a.out_of_contact);
+          a.wake, a.stream, a.up, a.over, a.backoff, a.attempt, a.last_reason, a.answers_from, a.out_of_contact, a.guard_tells);
   for (const auto& [id, c] : s.coordinators_)
     if (s.process(id).alive)
       all(id, c.round, c.store, c.serving, c.undone, c.store_wake, c.callers, c.callers_made, c.calls, c.verdict_seen);

@@ -87,6 +87,7 @@ class Fingerprint {
   void add(const Round& round);
   void add(const JobTerms& terms);
   void add(const NodeNames& names);
+  void add(const EndedAgents& ended);
   void add(const ExcludedNodes& excluded);
   void add(const EarlierGenerations& earlier);
   void add(const Forming& forming);

@@ -70,6 +70,12 @@ struct AgentCrashed {
   ProcessId agent;
   Incarnation who;
 };
+/// A coordinator gave an agent up that had a stream to it, because a guard said that the agent has ended.
+struct LostByItsGuard {
+  ProcessId coordinator;
+  Incarnation who;
+  bool alive = false;
+};
 /// A second agent runs under a name that another one still has.
 struct NameTakenOver {
   NodeId node;

@@ -54,7 +54,9 @@
                                                                       bug(bad_node_ends_the_job,                                                              \
                                                                           "a node whose workers die before their session uses up the restarts of the job")    \
                                                                           bug(stuck_start_is_waited_for,                                                      \
-                                                                              "a node whose workers never join the world is waited for without end")
+                                                                              "a node whose workers never join the world is waited for without end")          \
+                                                                              bug(late_guard_is_believed,                                                     \
+                                                                                  "what a guard says of an agent that was replaced costs its successor its place")
 
 // Of the step commit, which only workers with real Jobs have.
 #define ELRUN_SIM_JOB_BUGS(bug)                                                                                                 \

@@ -44,8 +44,8 @@ std::uint64_t heap_bytes(const T& value) {
 }
 
 constexpr std::array<std::string_view, std::variant_size_v<NodeMessage>> from_nodes_names = {
-    "Join",      "NodeAlive",       "Acknowledge",  "WorkerFailed", "WorkersDone",   "JobFinished",     "Progress",       "Leave",
-    "StoreCall", "StoreCallerGone", "VerdictHeard", "MoreWorkers",  "WorkersAreJob", "PeerUnreachable", "WorkersStarting"};
+    "Join",      "NodeAlive",       "Acknowledge",  "WorkerFailed", "WorkersDone",   "JobFinished",     "Progress",        "Leave",
+    "StoreCall", "StoreCallerGone", "VerdictHeard", "MoreWorkers",  "WorkersAreJob", "PeerUnreachable", "WorkersStarting", "AgentEnded"};
 constexpr std::array<std::string_view, std::variant_size_v<CoordinatorMessage>> to_nodes_names = {
     "Refused", "Waiting", "World", "Revoke", "Resumed", "Verdict", "StoreResult"};
 

@@ -52,6 +52,10 @@ struct Downlink {
   StreamId stream;
   CoordinatorMessage message;
 };
+struct GuardArrives {
+  AgentEnded ended;
+};                          ///< On a stream of its own
+struct StrangerArrives {};  ///< Who can reach the coordinator, says that an agent has ended, and does not know its number
 struct UplinkEnds {
   StreamId stream;
 };
@@ -147,11 +151,11 @@ struct SaysUnreachable {
   Rank peer;
 };
 struct CutLooks {};  ///< Workers at their connections, where nodes are or were cut from each other
-using Happening =
-    std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, UplinkEnds, DownlinkEnds, ConnectLimit, ConnectAgain, HeartbeatDue,
-                 SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed, ChildEnded, ToWorker,
-                 SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, IsReady, Vote, PeerGone, Injected, Thaws, AgentArrives,
-                 TakesOver, FreshCoordinator, Heal, ParcelArrives, PeerLost, LooksAgain, JobInjected, CutBegins, CutLooks, SaysUnreachable>;
+using Happening = std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, GuardArrives, StrangerArrives, UplinkEnds, DownlinkEnds,
+                               ConnectLimit, ConnectAgain, HeartbeatDue, SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins,
+                               FromWorker, SocketClosed, ChildEnded, ToWorker, SignalArrives, WorkerExits, StepComputed, StepTooLong,
+                               ComesBack, IsReady, Vote, PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal,
+                               ParcelArrives, PeerLost, LooksAgain, JobInjected, CutBegins, CutLooks, SaysUnreachable>;
 
 /// Events of one channel keep their order.
 struct Channel {
@@ -205,6 +209,7 @@ struct Agent {
   std::string last_reason;
   std::optional<ProcessId> answers_from;  ///< The coordinator whose message came last
   std::optional<Instant> out_of_contact;  ///< Since, by its own clock
+  std::optional<ProcessId> guard_tells;   ///< Its guard, of its end: whose line it had last. None: its own, or it ends by itself
 };
 
 struct Coordinator {
@@ -346,6 +351,7 @@ class Simulation {
   void heard(ProcessId agent, const CoordinatorMessage& message);
   void end_agent(ProcessId agent);
   void end_agent_if_allowed(ProcessId agent);
+  void guard_speaks(ProcessId agent);
 
   // coordinators.cpp
   ProcessId start_coordinator(HostId host, std::optional<ProcessId> agent);
@@ -420,6 +426,8 @@ class Simulation {
   void on(ProcessId to, const StreamAccepted& e);
   void on(ProcessId to, const Uplink& e);
   void on(ProcessId to, const Downlink& e);
+  void on(ProcessId to, const GuardArrives& e);
+  void on(const StrangerArrives& e);
   void on(ProcessId to, const UplinkEnds& e);
   void on(ProcessId to, const DownlinkEnds& e);
   void on(ProcessId to, const ConnectLimit& e);
@@ -479,6 +487,7 @@ class Simulation {
   bool traced_;
   bool exact_;  // every delay is nothing, and numbers do not depend on the order of events: the explorer chooses it
   Rng rng_;
+  Rng guards_;  // of what guards and strangers do, so that the other choices of a seed stay what they were
   Instant now_{};
   std::uint64_t sequence_ = 0, events_ = 0, generations_ = 0, ports_ = 0;
   std::map<std::pair<Instant, std::uint64_t>, Queued> queue_;

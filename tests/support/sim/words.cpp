@@ -28,6 +28,7 @@ std::string of(const PeerUnreachable& m) {
 std::string of(const WorkersStarting& m) {
   return fmt::format("WorkersStarting {}: {}, the first is rank {}", to_string(m.generation), m.count, m.rank);
 }
+std::string of(const AgentEnded& m) { return fmt::format("AgentEnded {} (last {})", m.who.node.value(), to_string(m.last)); }
 std::string of(const MoreWorkers& m) { return fmt::format("MoreWorkers {}", to_string(m.generation)); }
 std::string of(const Refused& m) { return "Refused: " + m.failure.what; }
 std::string of(const Waiting& m) { return "Waiting: " + m.why; }

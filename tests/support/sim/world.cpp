@@ -27,7 +27,11 @@ void assertion_failed(const char* expression, const char* file, int line) {
 }
 
 Simulation::Simulation(Profile profile, bool traced)
-    : profile_{std::move(profile)}, traced_{traced}, exact_{profile_.exact}, rng_{profile_.seed} {
+    : profile_{std::move(profile)},
+      traced_{traced},
+      exact_{profile_.exact},
+      rng_{profile_.seed},
+      guards_{profile_.seed ^ 0x60642e2a34326f15u} {
   std::get<FaultsStayLocal>(checkers_.all).harmless = profile_.harmless;
   std::get<BadNodeHarmsItself>(checkers_.all).only_that = profile_.bad_node || profile_.stuck_node;
   std::get<SurvivorsStayTogether>(checkers_.all).others_are_back_at_once = profile_.only_hosts_end;
@@ -51,6 +55,10 @@ Simulation::Simulation(Profile profile, bool traced)
   const Duration all_know = profile_.harmless && !profile_.ledger ? profile_.arrive_within + 2s : Duration{0};
   for (const FaultKind kind : profile_.faults)
     happen(now_ + std::min(all_know + random(profile_.calm_after), profile_.calm_after), {}, Injected{kind});
+  for (std::uint32_t i = 0; i < profile_.strangers; ++i) {
+    const auto ms = static_cast<std::int64_t>(guards_.below(static_cast<std::uint64_t>(profile_.calm_after / 1ms)));
+    happen(now_ + Duration{1ms} * ms, {}, StrangerArrives{});
+  }
   if (!exact_) happen(now_ + profile_.calm_after, {}, Heal{});
   if (profile_.job.real) prepare_jobs();
   for (std::size_t i = 0; i < profile_.cuts.size(); ++i) happen(now_ + profile_.cuts[i].at, {}, CutBegins{i});
@@ -155,6 +163,7 @@ void Simulation::crash(ProcessId id, bool with_host) {
     if (!with_host)  // the guard sees to it
       for (const auto& [rank, worker] : agent->second.children)
         if (process(worker).alive) happen_after(random(50ms), worker, SignalArrives{SIGKILL});
+    if (!with_host) guard_speaks(id);
     if (agent->second.hosts) crash(*agent->second.hosts, with_host);
   } else if (const auto coordinator = coordinators_.find(id); coordinator != coordinators_.end() && coordinator->second.agent) {
     crash(*coordinator->second.agent, with_host);

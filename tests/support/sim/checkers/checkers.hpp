@@ -9,6 +9,7 @@
 #include "tests/support/sim/checkers/faults_stay_local.hpp"
 #include "tests/support/sim/checkers/fenced.hpp"
 #include "tests/support/sim/checkers/generations_grow.hpp"
+#include "tests/support/sim/checkers/guards_tell_of_the_dead.hpp"
 #include "tests/support/sim/checkers/nothing_lost.hpp"
 #include "tests/support/sim/checkers/one_membership.hpp"
 #include "tests/support/sim/checkers/one_verdict.hpp"
@@ -38,7 +39,8 @@ class Checkers {
   }
   Report report;
   std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SurvivorsStayTogether,
-             SparesAreWelcome, OneVerdict, StoreIsLinear, SameState, DecidedOnce, NothingLost, BadNodeHarmsItself, CutsCostOne>
+             SparesAreWelcome, OneVerdict, StoreIsLinear, SameState, DecidedOnce, NothingLost, BadNodeHarmsItself, CutsCostOne,
+             GuardsTellOfTheDead>
       all;
 };
 

@@ -1,0 +1,133 @@
+// A real agent is killed: its guard tells the coordinator, here in this process, where a broken stream alone would be waited for much longer.
+#include <csignal>
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+
+#include "rendezvous/net/node_link.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/spawn.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+constexpr Duration patience = 60s;  // only a failing test waits for so long
+constexpr const char* word_of_guard = "its agent was killed, as its guard says";
+
+struct Stage {
+  boost::asio::io_context loop;
+  SteadyClock clock;
+  std::vector<std::string> lines;
+  Log log{"coordinator", [this](Level, std::string_view text) { lines.emplace_back(text); }};
+  TemporaryDirectory directory;
+  Access access;
+  std::unique_ptr<Coordinator> coordinator;
+  std::uint16_t port = 0;
+
+  explicit Stage(const std::string& token = {}) {
+    Timeouts timeouts;
+    timeouts.heartbeat = 60s;  // neither silence nor a broken stream costs a node its place in this test
+    timeouts.heartbeat_limit = 300s;
+    timeouts.reconnect_grace = 200s;
+    timeouts.recovery = 300s;
+    timeouts.coordinator_grace = 1200s;
+    if (!token.empty()) {
+      access.token_file = directory.path() + "/token";
+      std::ofstream{access.token_file} << token;
+    }
+    coordinator = Coordinator::create(loop, clock, log, {.run = RunId{"job"}, .timeouts = timeouts, .access = access});
+    const auto bound = coordinator->serve("127.0.0.1", 0);
+    REQUIRE(bound.ok());
+    port = *bound;
+  }
+  [[nodiscard]] bool says(const std::string& text) const {
+    return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.find(text) != line.npos; });
+  }
+  bool until(const std::function<bool()>& so, Duration within = patience) {
+    for (const Instant end = clock.now() + within; !so();) {
+      if (clock.now() > end) return false;
+      loop.restart();
+      loop.run_one_for(20ms);
+    }
+    return true;
+  }
+  bool until_said(const std::string& text) {
+    return until([&] { return says(text); });
+  }
+  [[nodiscard]] Job::Setting agent() const {
+    std::vector<std::string> arguments{"--nnodes",         "1:2",
+                                       "--nproc_per_node", "1",
+                                       "--rdzv_id",        "job",
+                                       "--rdzv_backend",   "c10d",
+                                       "--rdzv_endpoint",  "127.0.0.1:" + std::to_string(port),
+                                       "--rdzv_conf"};
+    arguments.push_back("is_host=0,last_call_timeout=0.1" + (access.token_file.empty() ? "" : ",token_file=" + access.token_file));
+    arguments.insert(arguments.end(), {"--no_python", "/bin/sleep", "1000"});
+    return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the guard of an agent that is killed tells the coordinator, which waits for no grace", "[guard][process][grpc]") {
+  const bool has_token = GENERATE(false, true);
+  CAPTURE(has_token);
+  Stage stage{has_token ? "a token that nobody else has" : ""};
+  Job agent{stage.agent()};
+  REQUIRE(stage.until_said("generation 1@"));
+  const std::vector<Watch> children = agent.children();
+  agent.signal(SIGKILL);
+  CHECK(stage.until_said(word_of_guard));
+  for (const Watch& child : children) CHECK(child.ended(10s));  // the guard is one of them
+}
+
+TEST_CASE("an agent that ends by itself is no news for its guard", "[guard][process][grpc]") {
+  Stage stage;
+  Job agent{stage.agent()};
+  REQUIRE(stage.until_said("generation 1@"));
+  agent.signal(SIGTERM);
+  int code = -1;
+  bool has_ended = false;
+  std::thread waits{[&] {
+    const int its = agent.wait(60s);
+    boost::asio::post(stage.loop, [&, its] { code = its, has_ended = true; });
+  }};
+  CHECK(stage.until([&] { return has_ended; }));
+  waits.join();
+  CHECK(code == 128 + SIGTERM);
+  CHECK(stage.says(" leaves: "));
+  CHECK_FALSE(stage.says(word_of_guard));
+}
+
+TEST_CASE("what a guard says is read on a stream of its own, with the access of a node", "[guard][grpc]") {
+  Stage stage{"a token that nobody else has"};
+  const LineTarget there{"ipv4:127.0.0.1:" + std::to_string(stage.port), "127.0.0.1"};
+  Job agent{stage.agent()};
+  REQUIRE(stage.until_said("generation 1@"));
+  const auto tell = [&](const Access& access) {
+    Result<void> result{};
+    bool told = false;
+    std::thread guard{[&] {
+      auto its = tell_of_ended_agent(there, access, {{NodeId{"any"}, 1}, {}}, 10s, stage.clock);
+      boost::asio::post(stage.loop, [&, its = std::move(its)]() mutable { result = std::move(its), told = true; });
+    }};
+    CHECK(stage.until([&] { return told; }));
+    guard.join();
+    return result;
+  };
+  CHECK(tell(stage.access).ok());
+  const auto stranger = tell({});
+  REQUIRE_FALSE(stranger.ok());
+  CHECK(stranger.failure().what.find("token") != std::string::npos);
+  CHECK_FALSE(stage.says("is lost"));
+}

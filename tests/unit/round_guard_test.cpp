@@ -1,0 +1,134 @@
+// Round: an agent was killed, as its guard says.
+#include "tests/support/round_pair.hpp"
+
+namespace elrun::test {
+
+using Catch::Matchers::Contains;
+
+namespace {
+
+AgentEnded ended(const RoundBench& bench, const std::string& node, std::uint64_t incarnation = 1) {
+  return {{NodeId{node}, incarnation}, bench.generation()};
+}
+
+}  // namespace
+
+TEST_CASE("a node whose agent was killed is lost as soon as its stream has ended, without a grace", "[round]") {
+  Pair bench;
+  const Instant then = bench.now;
+  SECTION("the guard is heard first") {
+    bench.feed(GuardSaid{ended(bench, "b")});
+    CHECK(bench.count<Revoke>(bench.a) == 0);
+    bench.break_stream(bench.b);
+  }
+  SECTION("the stream ends first") {
+    bench.break_stream(bench.b);
+    CHECK(bench.count<Revoke>(bench.a) == 0);
+    bench.feed(GuardSaid{ended(bench, "b")});
+  }
+  CHECK(bench.now == then);
+  CHECK(bench.last<Revoke>(bench.a)->why.what == "node b is lost: its agent was killed, as its guard says");
+  CHECK(bench.last<Revoke>(bench.a)->cause == EndCause::loss);
+  bench.feed(GuardSaid{ended(bench, "b")});  // a second time it changes nothing
+  CHECK(bench.count<Revoke>(bench.a) == 1);
+}
+
+TEST_CASE("what an agent said before it was killed counts, also where its guard is read first", "[round]") {
+  Pair bench;
+  bench.feed(GuardSaid{ended(bench, "b")});
+  bench.say(bench.b, JobFinished{bench.generation()});
+  bench.break_stream(bench.b);
+  REQUIRE(bench.round.verdict());
+  CHECK(bench.round.verdict()->exit_code == 0);
+}
+
+TEST_CASE("the end of a killed agent's stream may be lost on the way: it is waited for as long as a broken one", "[round]") {
+  Pair bench;
+  bench.feed(GuardSaid{ended(bench, "b")});
+  bench.pass(249ms);
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+  bench.pass(1ms);
+  CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("as its guard says"));
+  CHECK_FALSE(bench.open.contains(bench.b));
+}
+
+TEST_CASE("a guard is believed of its own agent alone", "[round]") {
+  Pair bench;
+  SECTION("not by who does not know the agent's number") { bench.feed(GuardSaid{ended(bench, "b", 2)}); }
+  SECTION("not of a node that is not here") { bench.feed(GuardSaid{ended(bench, "c")}); }
+  SECTION("not where the agent was in a later generation, with another coordinator") {
+    AgentEnded later = ended(bench, "b");
+    ++later.last.number;
+    bench.feed(GuardSaid{later});
+  }
+  bench.pass(10s);
+  CHECK(bench.round.running());
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+}
+
+TEST_CASE("a guard that is late says nothing of the agent that its node has by then", "[round]") {
+  Pair bench;
+  const AgentEnded first = ended(bench, "b");
+  bench.break_stream(bench.b);
+  const auto b = bench.join("b", 2);
+  bench.acknowledge(bench.a, "a");
+  REQUIRE(bench.world(b) == "a b");
+  bench.feed(GuardSaid{first});
+  bench.pass(10s);
+  CHECK(bench.round.running() == bench.generation());
+  CHECK(bench.open.contains(b));
+}
+
+TEST_CASE("who waits for the name of an agent that was killed has it at once", "[round]") {
+  Pair bench;
+  const auto b = bench.join("b", 2);
+  CHECK_THAT(bench.last<Waiting>(b)->why, Contains("this one is let in once that is silent or gone"));
+  bench.feed(GuardSaid{ended(bench, "b")});
+  bench.break_stream(bench.b);
+  bench.acknowledge(bench.a, "a");
+  CHECK(bench.world(b) == "a b");
+}
+
+TEST_CASE("nobody says of the agent that coordinates that it has ended", "[round]") {
+  RoundBench bench{{.nodes_min = 1, .nodes_max = 1}};
+  const auto a = bench.join_in_process("a");
+  REQUIRE(bench.world(a) == "a");
+  bench.feed(GuardSaid{ended(bench, "a")});
+  bench.pass(10s);
+  CHECK(bench.round.running());
+}
+
+TEST_CASE("a Join that a killed agent sent, and that is read late, is no node", "[round]") {
+  Pair bench;
+  bench.break_stream(bench.b);
+  bench.feed(GuardSaid{ended(bench, "b")});
+  const auto late = bench.join(bench.a_join("b"));
+  CHECK_FALSE(bench.open.contains(late));
+  CHECK(bench.count<Refused>(late) == 0);
+  bench.acknowledge(bench.a, "a");
+  CHECK(bench.begun.size() == 1);  // the one that is left is too few
+}
+
+TEST_CASE("the only node is lost at once when its agent was killed, although all streams are gone", "[round]") {
+  RoundBench bench{{.nodes_min = 1, .nodes_max = 2, .last_call = 0s}};
+  const auto a = bench.join("a");
+  REQUIRE(bench.world(a) == "a");
+  bench.feed(GuardSaid{ended(bench, "a")});
+  bench.break_stream(a);
+  CHECK_FALSE(bench.round.running());
+  const auto b = bench.join("b");
+  CHECK(bench.world(b) == "b");
+}
+
+TEST_CASE("an agent that was killed after the verdict is not waited for", "[round]") {
+  Pair bench;
+  bench.say(bench.a, JobFinished{bench.generation()});
+  bench.say(bench.a, VerdictHeard{});
+  REQUIRE(bench.round.verdict());
+  CHECK_FALSE(bench.round.may_end(bench.now));
+  bench.feed(GuardSaid{ended(bench, "b")});
+  bench.break_stream(bench.b);
+  CHECK(bench.round.may_end(bench.now));
+}
+
+}  // namespace elrun::test

@@ -164,6 +164,7 @@ struct Leave {
 /// Workers of this node were started beside the generation, and are ready to be in the next one.
 struct MoreWorkers {
   Generation generation;
+  std::uint32_t count = 0;  ///< So many. 0: not told
 };
 /// A worker of this node opened its session as a Job's: all workers of the job are. Said once per generation.
 struct WorkersAreJob {

@@ -78,9 +78,10 @@ Actions tell_starting(CoordinatorLine& line, const NodeView& view) {
 Actions offer_more(const CoordinatorLine& line, const NodeView& view) {
   if (!view.runs || view.job.is_over() || view.leaves || !line.can_report()) return {};
   const Workers& workers = view.workers.all();
-  if (std::none_of(workers.begin(), workers.end(), [](const Worker& w) { return w.life.is(Life::ready); })) return {};
+  const auto ready = std::count_if(workers.begin(), workers.end(), [](const Worker& w) { return w.life.is(Life::ready); });
+  if (ready == 0) return {};
   Actions actions;
-  add(actions, Send{MoreWorkers{view.generation.last()}});
+  add(actions, Send{MoreWorkers{view.generation.last(), static_cast<std::uint32_t>(ready)}});
   return actions;
 }
 

@@ -229,7 +229,10 @@ struct PutNodeMessage {
   }
   void operator()(const StoreCallerGone& m) const { out.mutable_store_caller_gone()->set_worker(m.worker); }
   void operator()(const VerdictHeard&) const { out.mutable_verdict_heard(); }
-  void operator()(const MoreWorkers& m) const { put(m.generation, *out.mutable_more_workers()->mutable_generation()); }
+  void operator()(const MoreWorkers& m) const {
+    put(m.generation, *out.mutable_more_workers()->mutable_generation());
+    out.mutable_more_workers()->set_count(m.count);
+  }
   void operator()(const WorkersAreJob& m) const { put(m.generation, *out.mutable_workers_are_job()->mutable_generation()); }
   void operator()(const PeerUnreachable& m) const {
     wire::PeerUnreachable& unreachable = *out.mutable_peer_unreachable();
@@ -452,7 +455,11 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
     }
     case wire::ToCoordinator::kStoreCallerGone: return std::optional<NodeMessage>{StoreCallerGone{in.store_caller_gone().worker()}};
     case wire::ToCoordinator::kVerdictHeard: return std::optional<NodeMessage>{VerdictHeard{}};
-    case wire::ToCoordinator::kMoreWorkers: return read_generation<MoreWorkers>("MoreWorkers", in.more_workers().generation());
+    case wire::ToCoordinator::kMoreWorkers: {
+      Checker check{"MoreWorkers"};
+      const auto count = check.number<std::uint32_t>("count", in.more_workers().count(), 0, workers_per_node_limit);
+      return check.finish<NodeMessage>(MoreWorkers{check.generation(in.more_workers().generation()), count});
+    }
     case wire::ToCoordinator::kWorkersAreJob: return read_generation<WorkersAreJob>("WorkersAreJob", in.workers_are_job().generation());
     case wire::ToCoordinator::kPeerUnreachable: return read(in.peer_unreachable());
     case wire::ToCoordinator::kWorkersStarting: return read(in.workers_starting());

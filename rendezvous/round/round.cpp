@@ -129,7 +129,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     judge_done_before_session(now);
   } else if (const auto* more = std::get_if<MoreWorkers>(&message)) {
     if (!current(more->generation) || !generation().runs()) return;
-    growth_.offer(id, now);
+    growth_.offer(id, more->count, now);
   } else if (const auto* unreachable = std::get_if<PeerUnreachable>(&message)) {
     if (current(unreachable->generation) && generation().runs()) note_unreachable(id, *unreachable, now);
   } else if (const auto* starting = std::get_if<WorkersStarting>(&message)) {
@@ -146,6 +146,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     if (!current(progress->generation)) return;
     if (current_.state.decided(now))
       say(Level::info, fmt::format("generation {}: step {} is decided", to_string(generation().id()), progress->step));
+    growth_.decided(progress->step, now);
     if (!budget_.decided(progress->step)) return;
     excluded_.progressed(nodes_);
     growth_.progressed();

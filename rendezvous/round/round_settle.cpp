@@ -132,8 +132,10 @@ void Round::revoke(EndCause cause, Failure why, Instant now) {
 // Not while a member is done, for its work would be done twice.
 std::optional<Instant> Round::growth_at() const {
   if (!generation().runs() || !generation().done().empty()) return {};
-  const bool can_take = generation().members().size() < room() && !nodes_.newcomers().empty();
-  return growth_.at(generation().began(), can_take ? std::optional{nodes_.newcomers().begin()->first} : std::nullopt);
+  const std::size_t members = generation().members().size(), newcomers = nodes_.newcomers().size();
+  if (members >= room() || newcomers == 0) return growth_.at({});
+  return growth_.at(
+      Growth::Newcomers{nodes_.newcomers().begin()->first, static_cast<std::uint32_t>(std::min(newcomers, room() - members))});
 }
 
 void Round::grow(Instant now) {
@@ -142,8 +144,8 @@ void Round::grow(Instant now) {
   std::vector<std::string> names;
   if (generation().members().size() < room())
     for (const auto& [arrived, id] : nodes_.newcomers()) names.push_back(id.value());
-  for (const NodeId& id : growth_.offers()) names.push_back(fmt::format("workers of {}", id.value()));
-  growth_.grew();
+  for (const auto& [id, workers] : growth_.offers()) names.push_back(fmt::format("workers of {}", id.value()));
+  growth_.grew(now);
   // The code is for agents of earlier versions, which do not read the cause.
   revoke(EndCause::growth,
          {Code::generation_over, Remedy::rejoin, fmt::format("the world grows by {}", some_of(names)), {}, {}, generation().id()}, now);
@@ -225,7 +227,7 @@ void Round::enter(const Generation& generation, std::vector<Member> members, boo
     if (nodes_.is_in_process(nodes_.at(members[rank].node))) own_place = rank;
   const std::uint64_t roster = roster_hash(members);
   current_ = {.state = {generation, std::move(members), roster, own_place, now}};
-  growth_.begin();
+  growth_.begin({static_cast<std::uint32_t>(current_.state.members().size()), current_.state.seat_of(0).world_size}, now);
   budget_.generation_began();
   excluded_.begin();
   forming_.end();

@@ -137,17 +137,21 @@ double at_share(std::vector<double> all, double share) {
   return all[std::min(all.size() - 1, static_cast<std::size_t>(share * static_cast<double>(all.size())))];
 }
 
-/// What a step takes, of the next ones that are printed.
-double undisturbed_ms(Job& job) {
-  constexpr int steps = 50;
-  std::optional<Time> first;
-  for (int seen = 0;;) {
+/// What a step takes: the median of the next ones that are printed, for the world may grow meanwhile. The first of them in a world of so many is `whole`.
+double undisturbed_ms(Job& job, std::int64_t world = 0, std::optional<Step>* whole = nullptr) {
+  constexpr std::size_t steps = 50;
+  std::vector<double> all;
+  std::optional<Time> last;
+  while (all.size() < steps) {
     const auto line = job.line("step=", patience);
     if (!line) give_up("no more steps: " + job.output());
-    if (!step_of(*line)) continue;
-    if (!first) first = now();
-    else if (++seen == steps) return ms_since(*first) / steps;
+    const auto step = step_of(*line);
+    if (!step) continue;
+    if (last) all.push_back(std::chrono::duration<double, std::milli>(step->when - *last).count());
+    if (whole != nullptr && !*whole && step->world == world) *whole = step;
+    last = step->when;
   }
+  return at_share(std::move(all), 0.5);
 }
 
 enum class Loss { killed, silent };
@@ -169,11 +173,12 @@ void end(Job& agent) {
 /// One recovery, in milliseconds since the event; each as its first line says.
 struct Phases {
   double noticed = 0, begun = 0, decided = 0, step = 0;
+  double whole = 0;  ///< To the first step with all workers again; 0: not looked for
   std::string said;  ///< By the survivor until then, each line with its time.
 };
 
-/// What the survivor says after the event at `begin`.
-Phases recovery(Job& survivor, Time begin, std::int64_t last) {
+/// What the survivor says after the event at `begin`. `whole`: its first step in a world of so many, where that came while it was listened to.
+Phases recovery(Job& survivor, Time begin, std::int64_t last, std::int64_t world = 0, std::optional<Step>* whole = nullptr) {
   Phases phases;
   while (ms_since(begin) < 60'000) {
     const auto line = survivor.line("", patience);
@@ -184,7 +189,8 @@ Phases recovery(Job& survivor, Time begin, std::int64_t last) {
     phases.said += fmt::format("    {:8.1f} ms  {}\n", ms_since(begin), *line);
     if (!step || step->generation <= last) continue;
     phases.decided = ms_since(begin);
-    phases.step = undisturbed_ms(survivor);
+    if (whole != nullptr && step->world == world) *whole = step;
+    phases.step = undisturbed_ms(survivor, world, whole);
     return phases;
   }
   give_up("no step after the loss: " + survivor.output());
@@ -199,13 +205,15 @@ std::vector<Phases> processes_lost(const Shape& shape, int repeats) {
   Step step = step_in(leader, cluster.world(), 0);
   std::vector<Phases> all;
   for (int i = 0; i < repeats; ++i) {
-    settle(leader, i == 0 ? 1500ms : 200ms);
+    settle(leader);  // a replacement that comes within a second of the last one waits for the rest of it
     const std::vector<pid_t> workers = agents.back()->children_named("gpt");
     if (workers.size() != static_cast<std::size_t>(shape.workers)) give_up("workers are missing: " + leader.output());
     const Time begin = now();
     ::kill(workers[workers.size() - 1], SIGKILL);
-    all.push_back(recovery(leader, begin, step.generation));
-    step = step_in(leader, cluster.world(), step.generation);
+    std::optional<Step> whole;
+    all.push_back(recovery(leader, begin, step.generation, cluster.world(), &whole));
+    step = whole ? *whole : step_in(leader, cluster.world(), step.generation);
+    all.back().whole = std::chrono::duration<double, std::milli>(step.when - begin).count();
   }
   for (const auto& agent : agents) end(*agent);
   return all;
@@ -326,6 +334,9 @@ void print_losses(const std::string& question, const std::vector<Phases>& all) {
       question, of(0.5, recovered), of(0.99, recovered), all.size(), of(0.5, [](const Phases& p) { return p.noticed; }),
       of(0.5, [](const Phases& p) { return p.begun; }), of(0.5, [](const Phases& p) { return p.decided; }),
       of(0.5, [](const Phases& p) { return p.step; }));
+  if (all.front().whole > 0)
+    fmt::print("recovery:   all workers are in the world again after p50 {:.1f} ms, p99 {:.1f} ms\n",
+               of(0.5, [](const Phases& p) { return p.whole; }), of(0.99, [](const Phases& p) { return p.whole; }));
   // One that took far longer than the others had another reason than they: what was said tells which.
   constexpr double far = 4;
   const Phases& slowest =

@@ -76,6 +76,41 @@ TEST_CASE("a generation grows by workers of its members at no restart, once it h
   }
 }
 
+TEST_CASE("a worker that takes the place of a dead one is let in when the next step is decided", "[round]") {
+  Pair bench{{.nodes_min = 2, .nodes_max = 2, .last_call = 0s, .max_restarts = 3}};
+  const auto again = [&](StreamNumber stream, const std::string& node, std::uint32_t workers) {
+    bench.say(stream, Acknowledge{bench.generation()});
+    Join join = bench.a_join(node);
+    join.last = bench.generation();
+    join.workers = workers;
+    bench.say(stream, join);
+  };
+  bench.say(bench.b, failure(bench.generation(), true));
+  again(bench.a, "a", 2);
+  again(bench.b, "b", 1);
+  REQUIRE(bench.begun.size() == 2);
+  bench.say(bench.b, MoreWorkers{bench.generation(), 1});
+  CHECK(bench.count<Revoke>(bench.a) == 1);
+  bench.say(bench.a, Progress{bench.generation(), 5});
+  CHECK(bench.last<Revoke>(bench.a)->why.what == "the world grows by workers of b");
+  again(bench.a, "a", 2);
+  again(bench.b, "b", 2);
+  CHECK(bench.last<World>(bench.b)->seat.world_size == 4);
+}
+
+TEST_CASE("a node that takes the place of a lost one is let in as soon as a step was decided without it", "[round]") {
+  Pair bench{one_to_three};
+  bench.say(bench.b, Leave{"a signal"});
+  bench.acknowledge(bench.a, "a");
+  REQUIRE(bench.world(bench.a) == "a");
+  bench.say(bench.a, Progress{bench.generation(), 5});
+  bench.pass(10ms);
+  const auto c = bench.join("c");
+  CHECK(bench.last<Revoke>(bench.a)->why.what == "the world grows by c");
+  bench.acknowledge(bench.a, "a");
+  CHECK(bench.world(c) == "a c");
+}
+
 TEST_CASE("a node that comes and goes does not keep the others from working", "[round]") {
   Pair bench{one_to_three};
   Duration worked{};

@@ -148,7 +148,8 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(failed.death == a_death());
   CHECK_FALSE(failed.rank);
   CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 1, "exit code 1", true, 0s, {}, 6}})).rank == 6);
-  CHECK(std::get<MoreWorkers>(there_and_back(NodeMessage{MoreWorkers{twelve}})).generation == twelve);
+  CHECK(std::get<MoreWorkers>(there_and_back(NodeMessage{MoreWorkers{twelve, 3}})).generation == twelve);
+  CHECK(std::get<MoreWorkers>(there_and_back(NodeMessage{MoreWorkers{twelve, 3}})).count == 3);
   CHECK(std::get<WorkersAreJob>(there_and_back(NodeMessage{WorkersAreJob{twelve}})).generation == twelve);
   const auto unreachable = std::get<PeerUnreachable>(there_and_back(NodeMessage{PeerUnreachable{twelve, 3, 5, true, "no answer"}}));
   CHECK(unreachable.generation == twelve);

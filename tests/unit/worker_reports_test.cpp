@@ -120,7 +120,9 @@ TEST_CASE("a place is asked for only when a pending worker is ready and the node
   node.workers[1].start_beside({{1, {}}, Rank{3}, WorldSize{4}});
   CHECK(offer_more(node.line, node.view()).empty());
   REQUIRE(node.workers[1].becomes_ready());
-  CHECK(sent<MoreWorkers>(offer_more(node.line, node.view())).size() == 1);
+  const auto more = sent<MoreWorkers>(offer_more(node.line, node.view()));
+  REQUIRE(more.size() == 1);
+  CHECK(more[0].count == 1);
   NodeView leaving = node.view();
   leaving.leaves = true;
   CHECK(offer_more(node.line, leaving).empty());

@@ -24,6 +24,8 @@ elrun_test(job_test
           unit/job_sharing_test.cpp unit/job_slots_test.cpp unit/job_test.cpp unit/job_updates_test.cpp unit/job_verify_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 1200 ARGUMENTS ${cases})
 
+elrun_test(job_rounded_test SOURCES unit/job_rounded_weights_test.cpp LINK elrun::job elrun::link fmt::fmt LABELS unit TIMEOUT 600)
+
 # A tensor of something else than floats does not compile, and a sentence says why.
 add_test(NAME tensor_of_double COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/unit/tensor_of_double.cpp)
 set_tests_properties(tensor_of_double PROPERTIES LABELS unit PASS_REGULAR_EXPRESSION "a job trains parameters of float")

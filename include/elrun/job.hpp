@@ -55,6 +55,8 @@ namespace detail {
 [[noreturn]] ELRUN_API void out_of_scope(const TensorPlace* tensor, bool gradient);
 /// Likewise, for a view of the memory of another kind of device.
 [[noreturn]] ELRUN_API void of_other_device(const TensorPlace& tensor, bool gradient);
+/// A tensor of bf16, and its master weights.
+ELRUN_API void write_rounded(const TensorPlace& tensor, std::span<const float> values);
 /// From or to `run`, which is the tensor or its gradient.
 ELRUN_API void read_tensor(const TensorPlace& tensor, std::span<const std::byte> run, std::span<std::byte> to);
 ELRUN_API void write_tensor(const TensorPlace& tensor, std::span<const std::byte> from, std::span<std::byte> run);
@@ -62,53 +64,65 @@ ELRUN_API void write_tensor(const TensorPlace& tensor, std::span<const std::byte
 
 /// A parameter: a view into its unit's memory. Cheap to copy, valid as long as the job. Contents are what this step
 /// computes with, inside a `use` or `use_grad` scope of its unit.
+///
+/// `T` is float, or bf16: then the job trains master weights of float all the same, and what is here is what they round to (to nearest, ties to even), made
+/// anew for each scope. Gradients are of float either way.
 template <class T>
 class Tensor {
-  static_assert(std::is_same_v<T, float>, "a job trains parameters of float: use Tensor<float>");
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, bf16>,
+                "a job trains parameters of float: use Tensor<float>, or Tensor<bf16> for what they round to");
 
  public:
   Tensor() = default;
   /// Elements in row-major order, at an address of `job.device()`: on a device no code of the host may touch it. Throws before `seal()`, and out of scope where
-  /// parameters are sharded.
+  /// parameters are sharded, or `T` is bf16. What is written here is a parameter's new value where `T` is float; where it is bf16, `set` alone writes values.
   [[nodiscard]] T* data() const {
     if (place_ == nullptr || place_->data == nullptr) [[unlikely]]
       detail::out_of_scope(place_, false);
     return static_cast<T*>(place_->data);
   }
   /// Where this slot's gradient goes: zero at the begin of the slot's first `use_grad` scope, added to after that. Same
-  /// shape, same dtype. Throws outside of such a scope, and for a frozen tensor. Ask anew in every scope: the address
+  /// shape, of float. Throws outside of such a scope, and for a frozen tensor. Ask anew in every scope: the address
   /// may be another.
-  [[nodiscard]] T* grad() const {
+  [[nodiscard]] float* grad() const {
     if (place_ == nullptr || place_->grad == nullptr) [[unlikely]]
       detail::out_of_scope(place_, true);
-    return static_cast<T*>(place_->grad);
+    return static_cast<float*>(place_->grad);
   }
   [[nodiscard]] const Shape& shape() const { return place_->shape; }
   [[nodiscard]] std::uint64_t size() const { return element_count(place_->shape); }
   /// For code of the host. Throws Error (`invalid_argument`) on a device.
   [[nodiscard]] std::span<T> span() const { return {require(DeviceKind::host, data(), false), size()}; }
-  [[nodiscard]] std::span<T> grad_span() const { return {require(DeviceKind::host, grad(), true), size()}; }
+  [[nodiscard]] std::span<float> grad_span() const { return {require(DeviceKind::host, grad(), true), size()}; }
   /// For kernels. Throws Error (`invalid_argument`) on the host.
   [[nodiscard]] DeviceSpan<T> device_span() const { return {require(DeviceKind::cuda, data(), false), size()}; }
-  [[nodiscard]] DeviceSpan<T> grad_device_span() const { return {require(DeviceKind::cuda, grad(), true), size()}; }
+  [[nodiscard]] DeviceSpan<float> grad_device_span() const { return {require(DeviceKind::cuda, grad(), true), size()}; }
 
   /// From and to memory of the host, wherever the tensor lies; `values` has as many elements. In the order of `job.stream()` and of all streams that a scope of the unit was opened
   /// with: each sees what kernels before it left, and kernels after it see what it wrote. `read` waits for them; when the world changes meanwhile it returns at once, and
-  /// what it read is unspecified. Throws Error: `invalid_argument` for another size, and what a device fails of.
-  void set(std::span<const T> values) const { detail::write_tensor(*checked(data()), std::as_bytes(values), bytes(data())); }
+  /// what it read is unspecified. `set` takes values of the parameters themselves, and a tensor of bf16 gets what they round to. Throws Error: `invalid_argument` for another
+  /// size, and what a device fails of.
+  void set(std::span<const float> values) const {
+    if constexpr (std::is_same_v<T, bf16>) detail::write_rounded(*checked(data()), values);
+    else detail::write_tensor(*checked(data()), std::as_bytes(values), bytes(data()));
+  }
   void read(std::span<T> values) const { detail::read_tensor(*checked(data()), bytes(data()), std::as_writable_bytes(values)); }
-  void set_grad(std::span<const T> values) const { detail::write_tensor(*checked(grad()), std::as_bytes(values), bytes(grad())); }
-  void read_grad(std::span<T> values) const { detail::read_tensor(*checked(grad()), bytes(grad()), std::as_writable_bytes(values)); }
+  void set_grad(std::span<const float> values) const { detail::write_tensor(*checked(grad()), std::as_bytes(values), bytes(grad())); }
+  void read_grad(std::span<float> values) const { detail::read_tensor(*checked(grad()), bytes(grad()), std::as_writable_bytes(values)); }
 
  private:
   friend class Unit;
-  [[nodiscard]] T* require(DeviceKind kind, T* at, bool gradient) const {
+  template <class U>
+  [[nodiscard]] U* require(DeviceKind kind, U* at, bool gradient) const {
     if (place_->device.kind != kind) [[unlikely]]
       detail::of_other_device(*place_, gradient);
     return at;
   }
-  [[nodiscard]] const TensorPlace* checked(T*) const { return place_; }
-  [[nodiscard]] std::span<std::byte> bytes(T* at) const { return std::as_writable_bytes(std::span{at, size()}); }
+  [[nodiscard]] const TensorPlace* checked(const void*) const { return place_; }
+  template <class U>
+  [[nodiscard]] std::span<std::byte> bytes(U* at) const {
+    return std::as_writable_bytes(std::span{at, size()});
+  }
   explicit Tensor(const TensorPlace& place) : place_{&place} {}
   const TensorPlace* place_ = nullptr;  // owned by the job
 };
@@ -132,10 +146,16 @@ class ELRUN_API UseScope {
 /// A cheap handle; valid as long as the job.
 class ELRUN_API Unit {
  public:
-  /// Declares a parameter, before `seal()`; throws Error (`invalid_argument`) after it. `T` is float; names are unique in the unit, which `seal` checks.
+  /// Declares a parameter, before `seal()`; throws Error (`invalid_argument`) after it. Names are unique in the unit, which `seal` checks.
+  ///
+  /// `T` is float, or bf16 for weights that the program computes with in bf16, as with FSDP's MixedPrecision(param_dtype=bf16): the job keeps master weights and moments in
+  /// float, updates, hashes and saves those, and makes bf16 of them for each scope. Where parameters are sharded, half the bytes travel, and half are held of a unit in use; gradients
+  /// stay float (`Plan::leaves` has them travel in bf16). What trains in a unit is all float or all bf16, and what is frozen is float. It is part of the bits, and of
+  /// what a checkpoint goes on with.
   template <class T>
   Tensor<T> tensor(std::string_view name, Shape shape, TensorOptions options = {}) {
-    static_assert(std::is_same_v<T, float>, "a job trains parameters of float: declare unit.tensor<float>(name, shape)");
+    static_assert(std::is_same_v<T, float> || std::is_same_v<T, bf16>,
+                  "a job trains parameters of float: declare unit.tensor<float>(name, shape), or <bf16> for what they round to");
     return Tensor<T>{declare(name, DTypeOf<T>::value, std::move(shape), options)};
   }
   /// Weights are there until the scope ends. After `restore()`. Sharded parameters are gathered by it, and released at the

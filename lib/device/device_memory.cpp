@@ -176,6 +176,10 @@ class DeviceMemory final : public Memory {
       runtime::copy_async(std::as_bytes(out), std::as_writable_bytes(run).subspan(begin * sizeof(bf16), out.size_bytes()), stream());
     });
   }
+  void to_bf16(std::span<const float> from, std::span<bf16> to) override {
+    const CurrentDevice current{device_};
+    runtime::to_bf16_async(from, to, stream());
+  }
   void to_float(std::span<const bf16> from, std::span<float> to) override {
     const CurrentDevice current{device_};
     runtime::to_float_async(from, to, stream());

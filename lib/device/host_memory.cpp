@@ -78,6 +78,7 @@ class HostMemory final : public Memory {
       std::memcpy(reinterpret_cast<std::byte*>(run.data()) + begin * sizeof(bf16), out.data(), out.size_bytes());
     });
   }
+  void to_bf16(std::span<const float> from, std::span<bf16> to) override { elrun::to_bf16(from, to); }
   void to_float(std::span<const bf16> from, std::span<float> to) override { elrun::to_float(from, to); }
   void sums_of_squares(std::span<const float> data, std::span<float> sums) override { elrun::sums_of_squares(data, sums); }
   void reduce(const ReduceTable& table, float* result, float* sums) override { elrun::reduce(table, result, sums); }

@@ -51,6 +51,7 @@ class Memory {
   virtual void round_to_bf16(std::span<float> run) = 0;
   /// The same, and packed: it takes the first half of the run. What is in the other half is not specified then.
   virtual void pack_to_bf16(std::span<float> run) = 0;
+  virtual void to_bf16(std::span<const float> from, std::span<bf16> to) = 0;
   virtual void to_float(std::span<const bf16> from, std::span<float> to) = 0;
   /// One sum for each granule of `data` (kernels/granule.hpp), into `sums` of this memory.
   virtual void sums_of_squares(std::span<const float> data, std::span<float> sums) = 0;

@@ -79,6 +79,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void end_use(UnitState & unit, bool gradient, Stream stream) noexcept;
   void read(const UnitState& unit, std::span<const std::byte> run, std::span<std::byte> to);
   void write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run);
+  void write_rounded(const UnitState& unit, const TensorPlace& tensor, std::span<const float> values);
   [[nodiscard]] Stream stream() const { return streams_.jobs(); }
   void stop();
   void program_returned();
@@ -110,6 +111,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void require_scopes_ended_well();
   bool settle_loss();
   [[nodiscard]] std::vector<Agreement> agreements() const;
+  /// `put` writes to a tensor of the unit: behind the program's kernels, and before those to come.
+  void write_in_order(const UnitState& unit, const std::function<void()>& put);
   [[nodiscard]] Memory& memory() const { return host.arrays != nullptr ? *host.arrays : host_memory(); }
   void require(bool holds, std::string_view what) const;
   [[nodiscard]] std::vector<std::uint32_t> guess_my_nodes() const;

@@ -33,24 +33,33 @@ void detail::of_other_device(const TensorPlace& tensor, bool gradient) {
 
 namespace {
 
-void require_same_size(const TensorPlace& tensor, std::size_t given, std::size_t has) {
+/// In bytes, of elements of that size.
+void require_same_size(const TensorPlace& tensor, std::size_t given, std::size_t has, std::size_t element) {
   if (given != has)
-    throw Error{
-        invalid(fmt::format("'{}' has {} elements, and is copied from or to {}", tensor.name, has / sizeof(float), given / sizeof(float)))};
+    throw Error{invalid(fmt::format("'{}' has {} elements, and is copied from or to {}", tensor.name, has / element, given / element))};
+}
+std::size_t element_of(const TensorPlace& tensor, std::span<const std::byte> run) {
+  return run.size() / std::max<std::size_t>(element_count(tensor.shape), 1);
 }
 
 }  // namespace
 
 void detail::read_tensor(const TensorPlace& tensor, std::span<const std::byte> run, std::span<std::byte> to) {
-  require_same_size(tensor, to.size(), run.size());
+  require_same_size(tensor, to.size(), run.size(), element_of(tensor, run));
   const auto& unit = *static_cast<const UnitState*>(tensor.unit);
   unit.job->read(unit, run, to);
 }
 
 void detail::write_tensor(const TensorPlace& tensor, std::span<const std::byte> from, std::span<std::byte> run) {
-  require_same_size(tensor, from.size(), run.size());
+  require_same_size(tensor, from.size(), run.size(), element_of(tensor, run));
   const auto& unit = *static_cast<const UnitState*>(tensor.unit);
   unit.job->write(unit, from, run);
+}
+
+void detail::write_rounded(const TensorPlace& tensor, std::span<const float> values) {
+  require_same_size(tensor, values.size_bytes(), element_count(tensor.shape) * sizeof(float), sizeof(float));
+  const auto& unit = *static_cast<const UnitState*>(tensor.unit);
+  unit.job->write_rounded(unit, tensor, values);
 }
 
 const TensorPlace& Unit::declare(std::string_view name, DType type, Shape shape, TensorOptions options) {
@@ -144,11 +153,21 @@ void Job::Impl::read(const UnitState& unit, std::span<const std::byte> run, std:
   if (world.wait_for_arrays("a tensor that the program reads").ok() && !world.over()) memory().read(run, to);
 }
 
-void Job::Impl::write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run) {
+void Job::Impl::write_in_order(const UnitState& unit, const std::function<void()>& put) {
   for (const Stream stream : unit.program_streams) streams_.end(stream);
   saves_.finish_copy();
-  memory().write(from, run);
+  put();
   for (const Stream stream : unit.program_streams) streams_.begin(stream);
+}
+
+void Job::Impl::write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run) {
+  write_in_order(unit, [&] { memory().write(from, run); });
+}
+
+void Job::Impl::write_rounded(const UnitState& unit, const TensorPlace& tensor, std::span<const float> values) {
+  const auto at = std::ranges::find(unit.tensors, &tensor, [](const TensorPlace& t) { return &t; }) - unit.tensors.begin();
+  const std::uint64_t begin = state_.layout().units[unit.index].offsets[static_cast<std::size_t>(at)];
+  write_in_order(unit, [&] { state_.write_rounded(unit.index, begin, values); });
 }
 
 }  // namespace elrun::inline v0

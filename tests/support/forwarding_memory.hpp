@@ -26,6 +26,7 @@ class ForwardingMemory : public Memory {
   void add_into(std::span<float> left, std::span<const bf16> right) override { host.add_into(left, right); }
   void round_to_bf16(std::span<float> run) override { host.round_to_bf16(run); }
   void pack_to_bf16(std::span<float> run) override { host.pack_to_bf16(run); }
+  void to_bf16(std::span<const float> from, std::span<bf16> to) override { host.to_bf16(from, to); }
   void to_float(std::span<const bf16> from, std::span<float> to) override { host.to_float(from, to); }
   void sums_of_squares(std::span<const float> data, std::span<float> sums) override { host.sums_of_squares(data, sums); }
   void reduce(const ReduceTable& table, float* result, float* sums) override { host.reduce(table, result, sums); }

@@ -116,7 +116,7 @@ inline void check_memory(Memory& memory, std::size_t large) {
     memory.fill_with_zeros(made.run(16, 8));
     CHECK(memory.hash(made.run(), 0, 0) != mix_sum(given, 0, 0));
   }
-  SECTION("floats are rounded to bf16 where they lie, packed into their first half, widened and added") {
+  SECTION("floats are rounded to bf16 where they lie, packed into their first half or elsewhere, widened and added") {
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{1024}, large / 4 + 3}) {
       const ByteList given = bytes_from(11 + count, count * sizeof(float));  // all kinds of numbers, and of those that are none
       std::vector<float> values(count), rounded(count);
@@ -132,6 +132,8 @@ inline void check_memory(Memory& memory, std::size_t large) {
       const auto floats = [&](std::size_t part) { return std::span{reinterpret_cast<float*>(made.run().data()) + part * count, count}; };
       memory.write(given, made.run(0, given.size()));
       memory.copy(std::as_bytes(floats(0)), std::as_writable_bytes(floats(1)));
+      memory.to_bf16(floats(0), {reinterpret_cast<bf16*>(floats(2).data()), count});
+      CHECK((made.read(2 * count * sizeof(float), count * sizeof(bf16)) == bytes_of(halves)));
       memory.round_to_bf16(floats(0));
       CHECK((made.read(0, count * sizeof(float)) == bytes_of(rounded)));
       memory.pack_to_bf16(floats(1));

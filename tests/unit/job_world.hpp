@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/convert.hpp"
 #include "lib/comm/label.hpp"
 #include "lib/job/job_host.hpp"
 #include "lib/link/request_store.hpp"
@@ -344,6 +345,44 @@ inline std::vector<float> values_of(const Tensor<float>& tensor) {
   return values;
 }
 
+/// What the program of a toy computes with: float weights, the bf16 that the job makes of them, or the float weights that it rounds to bf16 itself, which is the same.
+enum class ToyWeights : std::uint8_t { f32, bf16, rounded_by_the_program };
+
+/// A tensor of a toy, with the values that it computes with.
+class ToyView {
+ public:
+  ToyView(Unit& unit, const ToyTensor& t, ToyWeights weights)
+      : rounds_{weights == ToyWeights::rounded_by_the_program && !t.options.frozen} {
+    if (weights == ToyWeights::bf16 && !t.options.frozen) half_ = unit.tensor<bf16>(t.name, {t.size}, t.options);
+    else whole_ = unit.tensor<float>(t.name, {t.size}, t.options);
+  }
+  [[nodiscard]] std::uint64_t size() const { return half_ ? half_->size() : whole_->size(); }
+  void set(std::span<const float> values) const { half_ ? half_->set(values) : whole_->set(values); }
+  [[nodiscard]] std::span<float> grad_span() const { return half_ ? half_->grad_span() : whole_->grad_span(); }
+  void read_grad(std::span<float> values) const { half_ ? half_->read_grad(values) : whole_->read_grad(values); }
+  void set_grad(std::span<const float> values) const { half_ ? half_->set_grad(values) : whole_->set_grad(values); }
+  /// `room`: for those that are not floats on the host as they lie.
+  [[nodiscard]] std::span<const float> values(const Job& job, std::vector<float>& room) const {
+    if (!half_ && !rounds_ && on_host(job)) return whole_->span();
+    room.resize(size());
+    if (half_) {
+      std::vector<bf16> halves(size());
+      half_->read(halves);
+      to_float(halves, room);
+    } else {
+      whole_->read(room);
+      if (rounds_)
+        for (float& x : room) x = to_float(to_bf16(x));
+    }
+    return room;
+  }
+
+ private:
+  std::optional<Tensor<float>> whole_;
+  std::optional<Tensor<bf16>> half_;
+  bool rounds_;
+};
+
 struct ToyOptions {
   Plan plan;
   CheckpointOptions checkpoint{};
@@ -355,18 +394,19 @@ struct ToyOptions {
   bool evaluates_in_step = false;  ///< Between next_step() and the slots.
   bool evaluates_first = false;    ///< Before the loop, once in the life of the state.
   bool throws = false;             ///< Out of slots that are revoked.
+  ToyWeights weights = ToyWeights::f32;
   [[nodiscard]] bool adapts() const { return evaluates || evaluates_in_step || evaluates_first; }
 };
 
 /// A pass over 10 samples, whose losses follow from the weights.
 inline Evaluation evaluate_toy(Job& job, std::vector<Unit>& units, const std::vector<std::size_t>& unit_of,
-                               const std::vector<Tensor<float>>& tensors) {
+                               const std::vector<ToyView>& tensors) {
   return job.evaluate(10, [&](Slot& slot) {
     double sum = 0;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const auto scope = units[unit_of[t]].use();
-      const std::vector<float> copy = on_host(job) ? std::vector<float>{} : values_of(tensors[t]);
-      const float* const values = on_host(job) ? tensors[t].data() : copy.data();
+      std::vector<float> room;
+      const std::span<const float> values = tensors[t].values(job, room);
       for (std::uint64_t i = 0; i < tensors[t].size(); i += 7) sum += std::fabs(static_cast<double>(values[i]));
     }
     slot.add("weights", sum);
@@ -380,13 +420,13 @@ inline Program toy(const ToyOptions& options) {
     plan.optimizer = kind_of(options.optimizer);
     job.configure(plan, options.checkpoint);
     std::vector<Unit> units;
-    std::vector<Tensor<float>> tensors;
+    std::vector<ToyView> tensors;
     std::vector<std::size_t> unit_of;
     std::string last;
     for (const ToyTensor& t : toy_tensors()) {
       if (last != t.unit) units.push_back(job.unit(t.unit)), last = t.unit;
       unit_of.push_back(units.size() - 1);
-      tensors.push_back(units.back().tensor<float>(t.name, {t.size}, t.options));
+      tensors.emplace_back(units.back(), t, options.weights);
     }
     std::uint64_t mine = 0, begun = 0;  // host state
     float factor = 1;                   // of the learning rate
@@ -419,10 +459,12 @@ inline Program toy(const ToyOptions& options) {
         if (options.in_slot) options.in_slot(job, step->number(), slot);
         if (options.throws && slot.revoked()) throw std::runtime_error{"out of a slot that is revoked"};
         const auto add = [&](std::size_t t, std::uint32_t use) {
-          if (on_host(job)) return add_toy_gradient(tensors[t].grad_span(), tensors[t].span(), slot.samples(), slot.rng(), use);
+          std::vector<float> room;
+          const std::span<const float> weights = tensors[t].values(job, room);
+          if (on_host(job)) return add_toy_gradient(tensors[t].grad_span(), weights, slot.samples(), slot.rng(), use);
           std::vector<float> gradient(tensors[t].size());
           tensors[t].read_grad(gradient);
-          add_toy_gradient(gradient, values_of(tensors[t]), slot.samples(), slot.rng(), use);
+          add_toy_gradient(gradient, weights, slot.samples(), slot.rng(), use);
           tensors[t].set_grad(gradient);
         };
         {

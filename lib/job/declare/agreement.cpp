@@ -58,8 +58,8 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
   for (const UnitSpec& unit : units) {
     model += fmt::format("unit {}\n", unit.name);
     for (const TensorSpec& t : unit.tensors)
-      model += fmt::format("{}/{}: {}, decay {}, frozen {}, uses {}\n", unit.name, t.name, fmt::join(t.shape, "x"), t.options.decay,
-                           t.options.frozen, t.options.uses);
+      model += fmt::format("{}/{}: {}, decay {}, frozen {}, uses {}{}\n", unit.name, t.name, fmt::join(t.shape, "x"), t.options.decay,
+                           t.options.frozen, t.options.uses, t.dtype == DType::bf16 ? ", weights in bf16" : "");
   }
   return {{"plan", identity(plan).description},
           {"placement or number of steps",

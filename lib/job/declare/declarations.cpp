@@ -1,5 +1,6 @@
 #include "lib/job/declare/declarations.hpp"
 
+#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
@@ -48,12 +49,11 @@ Layout Declarations::lay_out() const {
   return elrun::lay_out(specs_);
 }
 
-void Declarations::point_at_weights(std::uint32_t unit, const UnitLayout& layout, float* trained, float* frozen) {
+void Declarations::point_at_weights(std::uint32_t unit, const UnitLayout& layout, void* trained, float* frozen) {
   auto& tensors = units_[unit].tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t)
-    tensors[t].data = specs_[unit].tensors[t].options.frozen ? frozen + (layout.offsets[t] - layout.trainable)
-                      : trained != nullptr                   ? trained + layout.offsets[t]
-                                                             : nullptr;
+    if (specs_[unit].tensors[t].options.frozen) tensors[t].data = frozen + (layout.offsets[t] - layout.trainable);
+    else tensors[t].data = trained == nullptr ? nullptr : static_cast<std::byte*>(trained) + layout.offsets[t] * size_of(layout.weights);
 }
 
 void Declarations::point_at_gradients(std::uint32_t unit, const UnitLayout& layout, float* gradient) {

@@ -54,7 +54,7 @@ class Declarations {
   [[nodiscard]] std::vector<Agreement> agreements() const { return elrun::agreements(*plan_, checkpoint_, specs_); }
 
   /// Where the unit's elements begin that train, and those that are frozen. `trained` is null while it is not there: what is frozen always is.
-  void point_at_weights(std::uint32_t unit, const UnitLayout& layout, float* trained, float* frozen);
+  void point_at_weights(std::uint32_t unit, const UnitLayout& layout, void* trained, float* frozen);
   /// `gradient`: where the unit's begins; null: none is made now.
   void point_at_gradients(std::uint32_t unit, const UnitLayout& layout, float* gradient);
 

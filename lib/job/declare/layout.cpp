@@ -1,6 +1,7 @@
 #include "lib/job/declare/layout.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -37,11 +38,16 @@ std::vector<std::string> problems(const std::vector<UnitSpec>& units) {
     if (!unit_names.insert(unit.name).second) out.push_back(fmt::format("unit '{}' is declared twice", unit.name));
     if (unit.tensors.empty()) out.push_back(fmt::format("unit '{}' has no tensor", unit.name));
     std::set<std::string_view> names;
+    std::optional<DType> trains;
     for (const TensorSpec& t : unit.tensors) {
       const auto which = fmt::format("tensor '{}' of unit '{}'", t.name, unit.name);
       if (t.name.empty()) out.push_back(fmt::format("a tensor of unit '{}' has an empty name", unit.name));
       if (!names.insert(t.name).second) out.push_back(which + " is declared twice");
-      if (t.dtype != DType::f32) out.push_back(which + " is not fp32; other dtypes come in a later version");
+      if (t.dtype != DType::f32 && t.dtype != DType::bf16) out.push_back(which + " is neither fp32 nor bf16");
+      if (t.dtype == DType::bf16 && t.options.frozen) out.push_back(which + " is frozen and bf16: declare what is frozen as float");
+      if (!t.options.frozen && t.dtype != trains.value_or(t.dtype))
+        out.push_back(fmt::format("unit '{}' has tensors of float and of bf16 that train: give each kind a unit of its own", unit.name));
+      if (!t.options.frozen) trains = t.dtype;
       const std::uint64_t n = bounded_count(t.shape);
       if (n == 0) out.push_back(which + " has no elements");
       if (t.options.uses == 0) out.push_back(which + " has uses = 0: one use_grad scope per slot is the least");
@@ -69,6 +75,7 @@ Layout lay_out(const std::vector<UnitSpec>& units) {
         unit.used = at + element_count(t.shape);
         at = round_up(unit.used, alignment);
         if (frozen) continue;
+        unit.weights = t.dtype;
         unit.uses = std::max(unit.uses, t.options.uses);
         auto& runs = unit.decay_runs;
         if (runs.empty() || runs.back().decay != t.options.decay) runs.push_back({unit.offsets[i], at, t.options.decay});
@@ -101,6 +108,17 @@ std::vector<LeafRange> runs(std::uint64_t elements, Cut cut) {
   out.push_back(shard(elements, {cut.parts, cut.part, cut.count - cut.wrapped()}));
   std::erase_if(out, [](LeafRange run) { return run.begin == run.end; });
   return out;
+}
+
+std::uint64_t largest_part(const Layout& layout, Cut cut, DType weights) {
+  std::uint64_t largest = 0;
+  for (const UnitLayout& unit : layout.units) {
+    std::uint64_t part = 0;
+    if (unit.weights == weights)
+      for (const LeafRange& run : runs(unit.trainable, cut)) part += run.end - run.begin;
+    largest = std::max(largest, part);
+  }
+  return largest;
 }
 
 std::vector<Piece> pieces(const Layout& layout, Cut cut) {
@@ -138,7 +156,7 @@ ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout,
     UnitInfo info{units[u].name, layout.units[u].used, {}};
     for (std::size_t i = 0; i < units[u].tensors.size(); ++i) {
       const TensorSpec& t = units[u].tensors[i];
-      info.tensors.push_back({t.name, t.dtype, t.shape, layout.units[u].offsets[i]});
+      info.tensors.push_back({t.name, DType::f32, t.shape, layout.units[u].offsets[i]});
     }
     std::sort(info.tensors.begin(), info.tensors.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
     out.units.push_back(std::move(info));

@@ -40,6 +40,7 @@ struct UnitLayout {
   std::uint64_t used = 0;              ///< Elements up to the end of the last tensor.
   std::uint64_t size = 0;              ///< Elements, whole granules.
   std::uint32_t uses = 1;              ///< `use_grad` scopes per slot.
+  DType weights = DType::f32;          ///< What the program sees of what trains; masters are f32.
   std::vector<std::uint64_t> offsets;  ///< Of each tensor, in the order of declaration.
   /// Runs of [0, trainable) in which weight decay is on or off for all elements.
   struct DecayRun {
@@ -87,6 +88,9 @@ struct Piece {
 [[nodiscard]] std::vector<Piece> pieces(const Layout& layout, Cut cut);
 [[nodiscard]] std::uint64_t elements(const std::vector<Piece>& shard);
 
+/// Elements of the largest part that a shard has of one unit with such weights.
+[[nodiscard]] std::uint64_t largest_part(const Layout& layout, Cut cut, DType weights);
+
 /// The same elements as pieces of two shards.
 struct Common {
   Piece a, b;
@@ -94,7 +98,7 @@ struct Common {
 /// What two shards have in common, from left to right.
 [[nodiscard]] std::vector<Common> common(const std::vector<Piece>& a, const std::vector<Piece>& b);
 
-/// What a checkpoint is told about the model.
+/// What a checkpoint is told about the model: its tensors are the master weights.
 [[nodiscard]] ModelTable model_table(const std::vector<UnitSpec>& units, const Layout& layout, Optimizer optimizer);
 
 }  // namespace elrun::inline v0

@@ -73,9 +73,9 @@ std::string memory_line(const Plan& plan, const std::vector<UnitSpec>& units, co
                                    holds.buffers, in_use)
                      : fmt::format("{} ({} buffers: folded here, exchanged once per step)", human_bytes(bytes.gradients), holds.buffers);
   return fmt::format(
-      "{} parameters in {} unit(s), of which the largest is {}, {}{}; bytes per rank: parameters {}{}{}, gradients {}, optimizer {}, "
+      "{} parameters in {} unit(s), of which the largest is {}, {}{}{}; bytes per rank: parameters {}{}{}, gradients {}, optimizer {}, "
       "exchange {}; {}",
-      parameters, units.size(), human_bytes(largest), *name_of(plan.placement),
+      parameters, units.size(), human_bytes(largest), *name_of(plan.placement), weights_in_bf16(layout),
       plan.leaves == DType::f32 ? "" : ", gradients rounded to bf16 slot by slot", human_bytes(bytes.parameters), gathers ? " and " : "",
       gathers ? in_use : "", gradients, human_bytes(bytes.optimizer), human_bytes(bytes.exchange), slots_line(plan.slots(), world));
 }

@@ -54,32 +54,46 @@ struct UnitsInUse {
     }
     return largest;
   }
+  /// Buffers with what masters round to, and where parts for others are rounded.
+  [[nodiscard]] std::uint64_t rounded() const {
+    const std::uint64_t unit = two_largest([](const UnitLayout& u) { return u.weights == DType::bf16 ? u.trainable : 0; }).first;
+    const std::uint64_t given = gathers ? (world - 1) * largest_part(layout, holds, DType::bf16) : 0;
+    return taken((gathers && overlaps ? 2 : 1) * unit + given, DType::bf16);
+  }
   [[nodiscard]] std::uint64_t on_host() const {
-    const auto weights_of = [&](const UnitLayout& unit) { return gathers ? unit.trainable - part_of(unit, holds) : 0; };
+    const auto weights_of = [&](const UnitLayout& unit) {
+      return gathers && unit.weights == DType::f32 ? unit.trainable - part_of(unit, holds) : 0;
+    };
     const auto leaf_of = [&](const UnitLayout& unit) { return per_slot && makes ? unit.trainable : 0; };
     const auto parts_of = [&](const UnitLayout& unit, std::uint32_t ranks) { return per_slot ? ranks * part_of(unit, folds) : 0; };
     if (overlaps) {
       // One leaf is made, one waits for the others to take it, and of a third this rank's part waits for theirs.
       const auto weights = two_largest(weights_of), leaf = two_largest(leaf_of);
       const std::uint64_t arriving = two_largest([&](const UnitLayout& unit) { return parts_of(unit, busy); }).first;
-      return weights.first + weights.second + leaf.first + taken(leaf.second, leaves) + taken(arriving, leaves);
+      return weights.first + weights.second + leaf.first + taken(leaf.second, leaves) + taken(arriving, leaves) + rounded();
     }
     return two_largest([&](const UnitLayout& unit) {
              const std::uint64_t leaf = leaf_of(unit), arriving = parts_of(unit, busy - (makes ? 1 : 0));
              return std::max(leaf, taken(leaf, leaves) + taken(arriving, leaves)) + weights_of(unit);
-           })
-        .first;
+           }).first +
+           rounded();
   }
   /// Buffers for weights and leaves, all of the largest unit; and one for what ranks that come to their units in the same order give of the unit at hand.
   [[nodiscard]] std::uint64_t on_device() const {
     const std::uint64_t unit = two_largest([](const UnitLayout& u) { return u.trainable; }).first;
     const std::uint64_t parts = world * two_largest([&](const UnitLayout& u) { return part_of(u, folds); }).first;
-    const std::uint64_t buffers = (gathers ? 1 : 0) + (per_slot && makes ? 1 : 0);
-    return (overlaps ? 2 : 1) * buffers * unit + (per_slot ? taken(parts, leaves) : 0);
+    const std::uint64_t whole = two_largest([](const UnitLayout& u) { return u.weights == DType::f32 ? u.trainable : 0; }).first;
+    const std::uint64_t buffers = (gathers ? whole : 0) + (per_slot && makes ? unit : 0);
+    return (overlaps ? 2 : 1) * buffers + (per_slot ? taken(parts, leaves) : 0) + rounded();
   }
 };
 
 }  // namespace
+
+std::string weights_in_bf16(const Layout& layout) {
+  const auto rounded = std::ranges::count(layout.units, DType::bf16, &UnitLayout::weights);
+  return rounded == 0 ? "" : fmt::format(", weights of {} unit(s) in bf16", rounded);
+}
 
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, Optimizer optimizer, std::uint32_t slots,
                                      std::uint32_t world, std::uint32_t ranks_per_node, Reduce reduce, DType leaves, bool overlap,
@@ -155,7 +169,8 @@ std::vector<RankSends> sends_by_rank(const Layout& layout, const Placement& plac
       out[r].gradients += elements(folded[other]) * (sums * sizeof(float) + single * size_of(leaves));
       for (const Common& both : common(folded[r], held[other])) out[r].sums += both.a.size() * sizeof(float);
       if (const auto given = shards.gives(r, other); given && placement.optimizer != Spread::replicated)
-        out[r].weights += elements(pieces(layout, *given)) * sizeof(float);
+        for (const Piece& p : pieces(layout, *given))  // whole parameters are exchanged as masters
+          out[r].weights += p.size() * (placement.parameters == Spread::replicated ? sizeof(float) : size_of(layout.units[p.unit].weights));
     }
   }
   return out;
@@ -213,9 +228,9 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
   for (const UnitSpec& unit : units)
     for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
   const bool one_node = ranks_per_node == 0 || ranks_per_node >= world;
-  std::string out = fmt::format("{} parameters in {} unit(s), {}{}; {}{}\n", parameters, units.size(), name_of(plan.optimizer),
-                                plan.leaves == DType::f32 ? "" : ", leaves in bf16", slots_line(plan.slots(), world),
-                                one_node ? "" : fmt::format(", {} to a node", ranks_per_node));
+  std::string out = fmt::format("{} parameters in {} unit(s), {}{}{}; {}{}\n", parameters, units.size(), name_of(plan.optimizer),
+                                weights_in_bf16(layout), plan.leaves == DType::f32 ? "" : ", leaves in bf16",
+                                slots_line(plan.slots(), world), one_node ? "" : fmt::format(", {} to a node", ranks_per_node));
   if (const std::string warning = efficiency_warning(plan.slots(), world); !warning.empty()) out += "warning: " + warning + "\n";
   out +=
       fmt::format("{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most, and that sends most in a step\n",

@@ -19,7 +19,8 @@ struct RankBytes {
   std::uint64_t optimizer = 0;
   std::uint64_t exchange = 0;  ///< Where other ranks' sums arrive, once per step.
   std::uint64_t in_use = 0;    ///< While the largest unit is in use, where it is not held: its weights, its leaf, what arrives;
-                               ///< with overlap also the weights and the leaf of a second one. On a device: the buffers for them.
+      ///< with overlap also the weights and the leaf of a second one. On a device: the buffers for them. Weights in bf16 are buffers
+      ///< everywhere, with what others are given of them.
   [[nodiscard]] std::uint64_t all() const { return parameters + gradients + optimizer + exchange + in_use; }
   friend bool operator==(const RankBytes&, const RankBytes&) = default;
 };
@@ -59,6 +60,8 @@ struct ChosenExchange {
 [[nodiscard]] std::string slots_line(std::uint64_t slots, std::uint32_t world);
 /// Below 90 %: why, and what helps; else empty.
 [[nodiscard]] std::string efficiency_warning(std::uint64_t slots, std::uint32_t world);
+/// ", weights of 3 unit(s) in bf16", or nothing.
+[[nodiscard]] std::string weights_in_bf16(const Layout& layout);
 /// "12.3 MB"
 [[nodiscard]] std::string human_bytes(std::uint64_t bytes);
 

@@ -1,5 +1,7 @@
 #include "lib/job/declare/plan.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "lib/base/bytes.hpp"
@@ -113,6 +115,17 @@ PlanIdentity identity(const Plan& plan) {
       "architecture: {}\nelrun.numeric: {}\nprogram.numeric: {}\n",
       plan.global_batch, plan.micro_batch, plan.samples == endless ? "endless" : fmt::to_string(plan.samples), plan.data_hash, plan.seed,
       name_of(plan.reduce), name_of(plan.leaves), name_of(plan.optimizer), architecture, numeric_version, plan.numeric);
+  out.hash = to_hex(sha256(as_bytes(out.description)));
+  return out;
+}
+
+PlanIdentity identity(const Plan& plan, const std::vector<UnitSpec>& units) {
+  PlanIdentity out = identity(plan);
+  std::string names;
+  for (const UnitSpec& unit : units)
+    if (std::ranges::any_of(unit.tensors, [](const TensorSpec& t) { return t.dtype == DType::bf16; })) names += " " + unit.name;
+  if (names.empty()) return out;
+  out.description += fmt::format("weights in bf16:{}\n", names);
   out.hash = to_hex(sha256(as_bytes(out.description)));
   return out;
 }

@@ -8,6 +8,7 @@
 #include <elrun/plan.hpp>
 
 #include "checkpoint/format/model.hpp"
+#include "lib/job/declare/layout.hpp"
 
 namespace elrun::inline v0 {
 
@@ -16,6 +17,8 @@ constexpr std::uint32_t numeric_version = 1;  ///< Raised when libelrun's own ar
 
 /// Everything that fixes the bits, one `name: value` per line; `placement`, `memory_per_rank` and `steps` do not.
 [[nodiscard]] PlanIdentity identity(const Plan& plan);
+/// With what the declarations add to it: units whose weights are bf16.
+[[nodiscard]] PlanIdentity identity(const Plan& plan, const std::vector<UnitSpec>& units);
 
 /// Null for none that is known.
 [[nodiscard]] const char* name_of(Reduce reduce);

@@ -6,7 +6,7 @@
 
 namespace elrun::inline v0 {
 
-PhaseRounds::PhaseRounds(JobWorld& world, const ModelState& state, GradientReducer& reducer, const ShardMap& shards)
+PhaseRounds::PhaseRounds(JobWorld& world, ModelState& state, GradientReducer& reducer, const ShardMap& shards)
     : world_{world},
       state_{state},
       reducer_{reducer},

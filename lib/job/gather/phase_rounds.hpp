@@ -21,7 +21,7 @@ namespace elrun::inline v0 {
 class PhaseRounds {
  public:
   /// All outlive it. Rounds read and write `state` and `reducer` as round_exchange.hpp says.
-  PhaseRounds(JobWorld& world, const ModelState& state, GradientReducer& reducer, const ShardMap& shards);
+  PhaseRounds(JobWorld& world, ModelState& state, GradientReducer& reducer, const ShardMap& shards);
 
   /// For the world that `reducer` and `shards` were made for. `overlap`: as Plan::overlap.
   void plan_world(bool overlap);
@@ -65,7 +65,7 @@ class PhaseRounds {
   [[nodiscard]] bool leave(const Phase& phase);
   [[nodiscard]] bool end();
   JobWorld& world_;
-  const ModelState& state_;
+  ModelState& state_;
   GradientReducer& reducer_;
   const ShardMap& shards_;
   bool overlap_ = false;

@@ -53,14 +53,15 @@ std::optional<Heard> RoundExchange::run(JobWorld& world, const Need& said, const
 bool RoundExchange::move(JobWorld& world, const RoundMoves& moves, Result<void>& wrong) {
   const Need& mine = needs_[rank_];
   const ShardMap& shards = moves.shards;
+  moves.state.begin_round();
   for (std::uint32_t r = 0; r < needs_.size(); ++r) {
     move_.sends[r].clear(), move_.receives[r].clear();
     if (r == rank_) continue;
     const Need& theirs = needs_[r];
     if (const auto given = shards.gives(rank_, r); given && theirs.gather != Need::nothing)
-      move_.sends[r].push_back(std::as_bytes(moves.state.weights(static_cast<std::uint32_t>(theirs.gather), *given)));
+      move_.sends[r].push_back(moves.state.weights_to_give(static_cast<std::uint32_t>(theirs.gather), *given));
     if (const auto given = shards.gives(r, rank_); given && mine.gather != Need::nothing)
-      move_.receives[r].push_back(std::as_writable_bytes(moves.state.weights(static_cast<std::uint32_t>(mine.gather), *given)));
+      move_.receives[r].push_back(moves.state.weights_to_take(static_cast<std::uint32_t>(mine.gather), *given));
     if (hands_off(mine)) move_.sends[r].push_back(moves.stream->part_for(static_cast<std::uint32_t>(mine.hand_off), r));
     if (hands_off(theirs)) move_.receives[r].push_back(moves.stream->arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
   }

@@ -21,7 +21,7 @@ namespace elrun::inline v0 {
 
 /// What a round moves. `stream`: none where gradients are exchanged once per step, so that nobody hands off leaves.
 struct RoundMoves {
-  const ModelState& state;
+  ModelState& state;
   LeafStream* stream = nullptr;
   const ShardMap& shards;
 };

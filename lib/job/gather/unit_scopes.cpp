@@ -49,9 +49,11 @@ bool UnitScopes::fetches(std::uint32_t unit) const {
   return state_.parameters_are_sharded() && units_[unit].open == 0 && layout(unit).trainable > 0;
 }
 
+bool UnitScopes::is_made(std::uint32_t unit) const { return state_.rounds(unit) && units_[unit].open == 0; }
+
 bool UnitScopes::fetch(std::uint32_t unit, const Phase& phase, bool served) {
   const bool gathers = fetches(unit);
-  if (gathers) state_.hold_unit(unit);
+  if (gathers || is_made(unit)) state_.hold_unit(unit);
   const bool hands_off = reducer_.is_per_slot() && phase.what == Phase::What::slot;
   if (!gathers && !hands_off) return true;
   return (served || phase.what == Phase::What::evaluation) && rounds_.serve(phase, gathers ? std::optional{unit} : std::nullopt);
@@ -65,9 +67,12 @@ void UnitScopes::require_use_left(std::uint32_t unit, std::uint32_t slot) const 
 }
 
 void UnitScopes::open(std::uint32_t unit, const Phase& phase, std::size_t slot) {
-  const bool gathered = fetches(unit);
+  const bool gathered = fetches(unit), made = is_made(unit);
   ++units_[unit].open;
-  if (!gathered) return;
+  if (!gathered) {
+    if (made) point_at_weights(unit);
+    return;
+  }
   units_[unit].may_be_written = phase.what == Phase::What::between;
   if (next_unit_ == unit) next_unit_.reset();
   let_go_of_next();  // another one was expected; what was asked for came before this
@@ -114,7 +119,11 @@ void UnitScopes::close(std::uint32_t unit, bool gradient, InitialValues& initial
     declared_.point_at_gradients(unit, layout(unit), nullptr);
     if (reducer_.is_per_slot() && counts.in_slot == layout(unit).uses && layout(unit).trainable > 0) finish_leaf(unit);
   }
-  if (!state_.parameters_are_sharded() || counts.open > 0) return;
+  if (counts.open > 0 || !comes_and_goes(unit)) return;
+  if (!state_.parameters_are_sharded()) {
+    state_.let_go_of_unit(unit);
+    return point_at_weights(unit);
+  }
   if (counts.may_be_written) state_.keep_written(unit);
   if (initial.may_write()) initial.wrote(unit, state_.hash_of_unit(unit));
   if (next_unit_ != unit) let_go(unit);
@@ -123,9 +132,9 @@ void UnitScopes::close(std::uint32_t unit, bool gradient, InitialValues& initial
 
 void UnitScopes::require_all_closed(std::string_view call) const {
   // On the host whole weights may stay in use: the program itself waits in the call. On a device kernels of a stream of its own would read what is updated.
-  if (!rounds_.in_phases() && state_.memory().device().kind == DeviceKind::host) return;
+  const bool may_stay = !rounds_.in_phases() && state_.memory().device().kind == DeviceKind::host;
   for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
-    if (units_[unit].open > 0)
+    if (units_[unit].open > 0 && !(may_stay && !state_.rounds(unit)))  // what is rounded would stay as it was before the update
       throw Error{
           invalid(fmt::format("unit '{}' is still in a use scope at {}: end the scope before", declared_.name_of_unit(unit), call))};
 }
@@ -143,8 +152,8 @@ bool UnitScopes::end_step(std::uint64_t step) {
 }
 
 void UnitScopes::point_at_weights(std::uint32_t unit) {
-  const bool there = !state_.parameters_are_sharded() || units_[unit].open > 0;
-  declared_.point_at_weights(unit, layout(unit), there ? state_.unit(unit).data() : nullptr, state_.frozen(unit).data());
+  const bool there = !comes_and_goes(unit) || units_[unit].open > 0;
+  declared_.point_at_weights(unit, layout(unit), there ? state_.seen(unit).data() : nullptr, state_.frozen(unit).data());
 }
 
 void UnitScopes::open_leaf(std::uint32_t unit, const Phase& slot, std::optional<std::size_t> own_slot) {

@@ -57,7 +57,7 @@ class UnitScopes {
   void open_gradient(std::uint32_t unit, const Phase& phase, std::optional<std::size_t> own_slot);
   /// `initial`: is told what the last scope of a sharded unit left.
   void close(std::uint32_t unit, bool gradient, InitialValues& initial);
-  /// Throws Error where ranks go through slots together and a scope is open. `call`: "apply()".
+  /// Throws Error where ranks go through slots together and a scope is open, or one of bf16. `call`: "apply()".
   void require_all_closed(std::string_view call) const;
 
   // ---- where phases end: as PhaseRounds, and nothing is expected next any more
@@ -75,6 +75,9 @@ class UnitScopes {
     bool may_be_written = false;       // all weights are there, and no slot was open since the first of those scopes began
   };
   [[nodiscard]] const UnitLayout& layout(std::uint32_t unit) const { return state_.layout().units[unit]; }
+  /// A scope that begins now gets memory with what the weights round to.
+  [[nodiscard]] bool is_made(std::uint32_t unit) const;
+  [[nodiscard]] bool comes_and_goes(std::uint32_t unit) const { return state_.parameters_are_sharded() || state_.rounds(unit); }
   void point_at_weights(std::uint32_t unit);
   void expect_after(std::uint32_t unit, const Phase& phase, std::size_t slot);
   void let_go(std::uint32_t unit);

@@ -171,7 +171,7 @@ void Job::Impl::load_or_begin() {
 void Job::Impl::open_saves(JobSaves::Then then) {
   if (!saves_.has_directory()) return;
   saves_.open(Saver{host.session.place().run.value(), world.membership().generation, world.membership().rank, world.membership().world,
-                    identity(plan()), model_table(declared.units(), state_.layout(), plan().optimizer), host.begin_anew},
+                    identity(plan(), declared.units()), model_table(declared.units(), state_.layout(), plan().optimizer), host.begin_anew},
               HostFragments{slices_to_write(state_.to_save(shards_.map, world.rank()), world.rank(), world.size()), state_.memory()},
               HostFragments{state_.to_load(), state_.memory()}, then);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/convert.hpp"
 #include "kernels/state_hash.hpp"
 
 namespace elrun::inline v0 {
@@ -10,6 +11,8 @@ namespace elrun::inline v0 {
 ModelState::ModelState(Layout layout, const Placement& placement, Optimizer optimizer, SharedBuffers& shared_buffers)
     : memory_{&shared_buffers.private_memory()}, layout_{std::move(layout)}, placement_{placement}, optimizer_{optimizer} {
   parameters_ = make_parameters(layout_, parameters_are_sharded(), shared_buffers);
+  rounded_ = RoundedUnits{layout_, *memory_};
+  values_given_.resize(layout_.units.size());
   std::uint64_t frozen = 0;
   for (const UnitLayout& unit : layout_.units) frozen = std::max(frozen, unit.used - std::min(unit.used, unit.trainable));
   frozen_zeros_ = Arena<float>{frozen, *memory_};
@@ -61,7 +64,54 @@ std::uint64_t ModelState::moments_bytes() const {
   return bytes;
 }
 
-// ---- units whose parameters are sharded
+// ---- units whose parameters are sharded, or whose weights are bf16
+
+void ModelState::make_room(std::size_t units) {
+  parameters_->make_room(units);
+  rounded_.make_room(parameters_are_sharded() ? units : 1);
+}
+
+void ModelState::hold_unit(std::uint32_t unit) {
+  if (!rounds(unit)) return parameters_->hold(unit);
+  const bool held = rounded_.holds(unit);
+  if (!held) rounded_.hold(unit);
+  if (held && parameters_are_sharded()) return;  // others' parts may be there
+  if (!parameters_are_sharded()) rounded_.round({.unit = unit, .end = layout_.units[unit].trainable}, parameters_->unit(unit));
+  else
+    for (const Piece& p : parameters_->own_pieces(unit)) rounded_.round(p, parameters_->own(p));
+}
+
+void ModelState::keep_written(std::uint32_t unit) {
+  if (!rounds(unit)) parameters_->keep_written(unit);
+}
+
+void ModelState::let_go_of_unit(std::uint32_t unit) {
+  if (rounds(unit)) rounded_.let_go(unit);
+  else parameters_->let_go(unit);
+}
+
+std::span<std::byte> ModelState::seen(std::uint32_t unit) const {
+  return rounds(unit) ? std::as_writable_bytes(rounded_.unit(unit)) : std::as_writable_bytes(parameters_->unit(unit));
+}
+
+void ModelState::write_rounded(std::uint32_t unit, std::uint64_t begin, std::span<const float> values) {
+  std::vector<bf16> rounded(values.size());
+  to_bf16(values, rounded);
+  memory_->write(std::as_bytes(std::span{rounded}), std::as_writable_bytes(rounded_.unit(unit).subspan(begin, values.size())));
+  const auto write = [&](std::uint64_t from, std::uint64_t until, std::span<float> masters) {
+    const std::uint64_t first = std::max(from, begin), last = std::min(until, begin + values.size());
+    if (first < last)
+      memory_->write(std::as_bytes(values.subspan(first - begin, last - first)),
+                     std::as_writable_bytes(masters.subspan(first - from, last - first)));
+  };
+  if (!parameters_are_sharded()) write(0, layout_.units[unit].trainable, parameters_->unit(unit));
+  else
+    for (const Piece& p : parameters_->own_pieces(unit)) write(p.begin, p.end, parameters_->own(p));
+  // Masters that differ may round to the same: ranks that gave other values are told apart by this.
+  std::vector<std::uint64_t> words((values.size() + 1) / 2);
+  std::ranges::copy(std::as_bytes(values), std::as_writable_bytes(std::span{words}).begin());
+  values_given_[unit] += host_memory().hash(std::as_bytes(std::span{words}), begin, salt_of("param"));
+}
 
 std::span<float> ModelState::weights(std::uint32_t unit, Cut cut) const {
   const LeafRange run = shard(layout_.units[unit].trainable, cut);
@@ -71,12 +121,24 @@ std::span<float> ModelState::weights(std::uint32_t unit, Cut cut) const {
   return parameters_->unit(unit).subspan(run.begin, run.end - run.begin);
 }
 
-std::uint64_t ModelState::hash_of_unit(std::uint32_t unit) const { return memory_->hash(std::as_bytes(parameters_->unit(unit)), 0, 0); }
+std::span<const std::byte> ModelState::weights_to_give(std::uint32_t unit, Cut cut) {
+  const std::span<const float> masters = weights(unit, cut);
+  return rounds(unit) ? std::as_bytes(rounded_.given(masters)) : std::as_bytes(masters);
+}
+
+std::span<std::byte> ModelState::weights_to_take(std::uint32_t unit, Cut cut) const {
+  if (!rounds(unit)) return std::as_writable_bytes(weights(unit, cut));
+  const LeafRange run = shard(layout_.units[unit].trainable, cut);
+  return std::as_writable_bytes(rounded_.unit(unit).subspan(run.begin, run.end - run.begin));
+}
+
+std::uint64_t ModelState::hash_of_unit(std::uint32_t unit) const { return memory_->hash(seen(unit), 0, 0) + values_given_[unit]; }
 
 // ---- the step
 
 void ModelState::plan_world(const ShardMap& shards, std::uint32_t rank, Space gradient) {
   gather_ = {};
+  if (parameters_are_sharded()) rounded_.make_room_to_give(shards.world() - 1, largest_part(layout_, shards.cuts[rank], DType::bf16));
   if (!optimizer_is_whole() && !parameters_are_sharded()) {
     // Parameters are whole on every rank, and updated by those who hold the rest of the state: once a step, each copy is put together.
     gather_ = {std::vector<SendList>(shards.world()), std::vector<ReceiveList>(shards.world())};

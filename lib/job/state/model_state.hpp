@@ -4,7 +4,8 @@
 ///
 /// What always holds:
 /// * Where parameters are sharded, there is memory for what is frozen, for this rank's shard, and for units between `hold_unit` and
-///   `let_go_of_unit`. Where they lie is for parameters.hpp to say.
+///   `let_go_of_unit`. Where they lie is for parameters.hpp to say. Units whose weights are bf16 are held in the same way, whole or not, in buffers
+///   of rounded_units.hpp; parameters, hash, checkpoints and what members send each other of the state are the masters.
 /// * Moments are those of the shard `cut()`, one array for each of the optimizer's kinds.
 /// * Between `begin_recut` and `finish_recut` or `undo_recut` the old shard is there, too.
 /// * `is_whole()` says that parameters outside of the shard are of the same step as those inside.
@@ -31,6 +32,7 @@
 #include "lib/job/state/delivery.hpp"
 #include "lib/job/state/paged_arena.hpp"
 #include "lib/job/state/parameters.hpp"
+#include "lib/job/state/rounded_units.hpp"
 #include "lib/job/state/shard_map.hpp"
 #include "lib/job/state/shared_buffers.hpp"
 #include "lib/job/state/update.hpp"
@@ -76,24 +78,39 @@ class ModelState {
   [[nodiscard]] std::span<float> frozen(std::uint32_t unit) const { return parameters_->frozen(unit); }
   /// As Parameters has them.
   [[nodiscard]] std::uint64_t parameter_bytes() const { return parameters_->held_bytes(); }
-  [[nodiscard]] std::uint64_t parameter_bytes_max() const { return parameters_->held_bytes_max(); }
+  [[nodiscard]] std::uint64_t parameter_bytes_max() const { return parameters_->held_bytes_max() + rounded_.bytes(); }
   [[nodiscard]] std::span<float> moment(std::size_t kind) const { return moments_[kind].span(); }
   [[nodiscard]] std::size_t moments() const { return moments_.size(); }
   [[nodiscard]] std::uint64_t moments_bytes() const;
 
-  // ---- units whose parameters are sharded
+  // ---- units whose parameters are sharded, or whose weights are bf16
 
+  /// The program sees bf16 of it: what is held of it is what masters round to.
+  [[nodiscard]] bool rounds(std::uint32_t unit) const { return rounded_.rounds(unit); }
   /// So many can be held at one time without more memory, where pages do not come and go.
-  void make_room(std::size_t units) { parameters_->make_room(units); }
-  void hold_unit(std::uint32_t unit) { parameters_->hold(unit); }
+  void make_room(std::size_t units);
+  /// What this rank has of it is there. Of one that is held already nothing changes.
+  void hold_unit(std::uint32_t unit);
   /// The program may have written to this rank's shard of it. While no round is under way.
-  void keep_written(std::uint32_t unit) { parameters_->keep_written(unit); }
+  void keep_written(std::uint32_t unit);
   /// This rank's shard of it stays.
-  void let_go_of_unit(std::uint32_t unit) { parameters_->let_go(unit); }
-  /// All of a unit that trains, which is held, or whole.
+  void let_go_of_unit(std::uint32_t unit);
+  /// All of a unit that trains, as parameters are; it is held, or whole.
   [[nodiscard]] std::span<float> unit(std::uint32_t unit) const { return parameters_->unit(unit); }
-  /// Of the elements that train: those of a shard that does not wrap. Where all of it is this rank's, as its own shard has them; else the unit is held.
+  /// The same as the program sees it.
+  [[nodiscard]] std::span<std::byte> seen(std::uint32_t unit) const;
+  /// Values of the program for elements from `begin` on of a held unit that rounds: to the masters that are here, and to what it sees.
+  void write_rounded(std::uint32_t unit, std::uint64_t begin, std::span<const float> values);
+  /// Of the elements that train, as parameters are: those of a shard that does not wrap. Where all of it is this rank's, as its own shard has them; else the unit is
+  /// whole, or held and does not round.
   [[nodiscard]] std::span<float> weights(std::uint32_t unit, Cut cut) const;
+  /// A round begins: of what the one before gave, nothing is needed any more.
+  void begin_round() { rounded_.begin_round(); }
+  /// Of a shard that does not wrap, as it travels: what this rank gives of its own, until the next round begins,
+  [[nodiscard]] std::span<const std::byte> weights_to_give(std::uint32_t unit, Cut cut);
+  /// and where it arrives in a unit that is held.
+  [[nodiscard]] std::span<std::byte> weights_to_take(std::uint32_t unit, Cut cut) const;
+  /// Of what the program sees, and of the values that it gave.
   [[nodiscard]] std::uint64_t hash_of_unit(std::uint32_t unit) const;
 
   // ---- the step
@@ -134,7 +151,9 @@ class ModelState {
   Placement placement_;
   Optimizer optimizer_{};
   std::unique_ptr<Parameters> parameters_;
-  std::vector<Arena<float>> moments_;  // as moments_of(optimizer_)
+  RoundedUnits rounded_;
+  std::vector<std::uint64_t> values_given_;  // by unit: hashes of what write_rounded got
+  std::vector<Arena<float>> moments_;        // as moments_of(optimizer_)
   Cut cut_{};
   struct Old {
     Cut cut;

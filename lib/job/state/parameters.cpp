@@ -70,7 +70,8 @@ class BufferedParameters final : public Parameters {
     std::uint64_t frozen = 0, largest = 0;
     for (const UnitLayout& unit : layout.units) {
       frozen_begins_.push_back(frozen);
-      frozen += unit.size - unit.trainable, largest = std::max(largest, unit.trainable);
+      frozen += unit.size - unit.trainable;
+      if (unit.weights == DType::f32) largest = std::max(largest, unit.trainable);  // others are held by RoundedUnits
     }
     frozen_ = Arena<float>{frozen, memory};
     buffers_ = UnitBuffers{largest, memory};

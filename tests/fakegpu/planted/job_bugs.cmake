@@ -64,6 +64,10 @@ plant(lib/job/gradients/gradients.cpp 35 "memory_->pack_to_bf16({leaf, space_})"
 plant(lib/job/gradients/gradients.cpp 36 "memory_->round_to_bf16({leaf(i), space_})" "void()")
 plant(lib/job/gradients/reducer.cpp 37 "memory_->fill_with_zeros(std::as_writable_bytes(std::span{whole(slot) + run.begin, run.end - run.begin}))" "void()")
 
+# Weights in bf16.
+plant(lib/job/state/rounded_units.cpp 39 "memory_->to_bf16(masters, out)" "void()")
+plant(lib/job/state/rounded_units.cpp 40 "memory_->to_bf16(masters, unit(p.unit).subspan(p.begin, p.size()))" "void()")
+
 planted_copies(${CMAKE_CURRENT_BINARY_DIR}/planted_job planted_sources)
 # The rest of these libraries is linked as it is (elrun_library says how).
 get_property(planted GLOBAL PROPERTY elrun_planted_job)

@@ -56,14 +56,14 @@ std::string train(std::uint32_t world, const Program& program, std::uint64_t rig
   return told_by(run_world({.world = world, .arrays = [&](std::uint32_t rank) { return memories[rank].get(); }}, program), right);
 }
 
-ToyOptions options_of(Placement placement, DType leaves) {
-  ToyOptions options{.plan = toy_plan(0, 4)};
+ToyOptions options_of(Placement placement, DType leaves, ToyWeights weights) {
+  ToyOptions options{.plan = toy_plan(0, 4), .weights = weights};
   options.plan.steps = 2, options.plan.placement = placement, options.plan.leaves = leaves, options.plan.overlap = false;
   return options;
 }
-template <int stage, Exchange exchange, DType leaves>
+template <int stage, Exchange exchange, DType leaves, ToyWeights weights = ToyWeights::f32>
 std::string toy_world() {
-  const ToyOptions options = options_of(zero(stage, exchange), leaves);
+  const ToyOptions options = options_of(zero(stage, exchange), leaves, weights);
   static const std::uint64_t right = right_state(toy(options));
   return train(3, toy(options), right);
 }
@@ -71,6 +71,7 @@ constexpr auto whole = toy_world<0, Exchange::per_step, DType::f32>;
 constexpr auto whole_bf16 = toy_world<0, Exchange::per_step, DType::bf16>;
 constexpr auto sharded = toy_world<3, Exchange::per_slot, DType::f32>;
 constexpr auto sharded_bf16 = toy_world<3, Exchange::per_slot, DType::bf16>;
+constexpr auto rounded = toy_world<3, Exchange::per_slot, DType::f32, ToyWeights::bf16>;
 
 /// The program's own streams, and losses that it leaves on the device.
 std::string streams() {
@@ -240,6 +241,8 @@ constexpr Bug bugs[] = {
     {36, "a leaf that is added before it is rounded", whole_bf16},
     {37, "a gradient that begins with the one before", whole},
     {38, "an exchange that receives without a wait for the one before", given_up},
+    {39, "weights that are given before they are rounded", rounded},
+    {40, "a unit in bf16 without this rank's part", rounded},
 };
 
 /// Whether anything tells of a bug: a report, a failure, wrong bits. The devices are fresh afterwards.
@@ -269,6 +272,6 @@ TEST_CASE("a bug in what a job does with devices is found with every seed, and n
       CHECK(told_of(bug, bug.number, seed) != "");
     }
   for (const auto scenario :
-       {whole, whole_bf16, sharded, sharded_bf16, streams, late_losses, reads_and_writes, moved_and_freed, given_up, broken})
+       {whole, whole_bf16, sharded, sharded_bf16, rounded, streams, late_losses, reads_and_writes, moved_and_freed, given_up, broken})
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) CHECK(told_of({0, "", scenario}, 0, seed) == "");
 }

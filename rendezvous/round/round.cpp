@@ -69,8 +69,7 @@ void Round::on(const StreamBroken& event, Instant now) {
         n.broken = n.broken_since = now;
       });
       // Nobody is left: that was this coordinator's own line. Its members have as long as with a fresh one.
-      if (generation().runs() && nodes_.connected() == 0 && !ended_.has_ended(node.join.who))
-        current_.state.desert(now + setup_.timeouts.recovery);
+      if (generation().runs() && nodes_.connected() == 0) current_.state.desert(now + setup_.timeouts.recovery);
     }
   }
   nodes_.close(event.stream);

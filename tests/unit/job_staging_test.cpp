@@ -145,12 +145,12 @@ TEST_CASE("who looks for a checkpoint waits until what was sealed before is sett
   writer.accept();
   CHECK(writer.hear() == SlotWord::slot);
   writer.say(std::nullopt);
-  (void)worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 60s));
+  (void)worker.staging.wait_until_settled(*worker.store, Deadline::after(worker.clock.now(), 60s));
   CHECK(writer.hear() == SlotWord::settle);
-  (void)worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 10ms));  // nobody answers
+  (void)worker.staging.wait_until_settled(*worker.store, Deadline::after(worker.clock.now(), 10ms));  // nobody answers
   Staging none{"", worker.clock};
   CHECK_FALSE(none.has_writer());
-  (void)none.wait_until_settled(Deadline::after(worker.clock.now(), 60s));
+  (void)none.wait_until_settled(*worker.store, Deadline::after(worker.clock.now(), 60s));
 }
 
 TEST_CASE("a worker whose writer ended, and which looks for a checkpoint before it heard so, is not busy for good", "[job_saves]") {
@@ -160,7 +160,7 @@ TEST_CASE("a worker whose writer ended, and which looks for a checkpoint before 
   worker.begin(10);
   writer.line = Fd{};
   std::optional<SaveOutcome> outcome;
-  std::thread looks{[&] { outcome = worker.staging.wait_until_settled(Deadline::after(worker.clock.now(), 60s)); }};
+  std::thread looks{[&] { outcome = worker.staging.wait_until_settled(*worker.store, Deadline::after(worker.clock.now(), 60s)); }};
   writer.accept();  // the next ckptd, which has nothing to write
   const SlotWord first = writer.hear(), second = writer.hear();
   writer.say(std::nullopt);
@@ -169,6 +169,8 @@ TEST_CASE("a worker whose writer ended, and which looks for a checkpoint before 
   CHECK(second == SlotWord::settle);
   REQUIRE((outcome && outcome->failure));
   CHECK(outcome->failure->code == Code::peer_lost);
+  CHECK(worker.store->num_keys(SaveKeys{1, 10}.gone(0), Deadline::after(worker.clock.now(), 1s)).value() ==
+        1);  // writers of other nodes do not wait
   CHECK_FALSE(worker.staging.is_busy());
 }
 

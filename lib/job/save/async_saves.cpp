@@ -95,7 +95,7 @@ void AsyncSaves::take_memory() {
 }
 
 std::optional<SaveOutcome> AsyncSaves::wait_for_others() {
-  return staging_.wait_until_settled(Deadline::after(host_.clock.now(), others_wait));
+  return staging_.wait_until_settled(host_.session.store(), Deadline::after(host_.clock.now(), others_wait));
 }
 
 std::optional<SaveOutcome> AsyncSaves::hear(Deadline deadline) {

@@ -180,15 +180,12 @@ void Staging::settle() {
   if (under_way_) (void)say(SlotWord::settle);  // where ckptd is gone, `hear` says so
 }
 
-std::optional<SaveOutcome> Staging::wait_until_settled(Deadline deadline) {
+std::optional<SaveOutcome> Staging::wait_until_settled(Store& store, Deadline deadline) {
   finish_copy();
   if (!has_writer()) return {};
   std::optional<SaveOutcome> own;
   const auto writer_ended = [&] {
-    line_ = Fd{};
-    slot_is_there_ = false;
-    if (under_way_ && !own) own = SaveOutcome{under_way_->fence, under_way_->step, {}, why_lost(under_way_->rank)};
-    under_way_.reset();
+    if (auto end = lost(store); end && !own) own = std::move(end);
     return own;
   };
   // Of a save under way only the ckptd that has it can tell the end; another one has none.

@@ -57,8 +57,9 @@ class Staging {
   void hurry();
   /// The generation is over: what is under way there, of workers before this one too, gets a last minute. Does not wait.
   void settle();
-  /// Until all of that is over; how this rank's own save ended, if it was heard here. A rank is not busy afterwards, unless the deadline has passed.
-  std::optional<SaveOutcome> wait_until_settled(Deadline deadline);
+  /// Until all of that is over; how this rank's own save ended, if it was heard here. A rank is not busy afterwards, unless the deadline has passed. Where ckptd is gone `store` is asked and
+  /// told as by `hear`.
+  std::optional<SaveOutcome> wait_until_settled(Store& store, Deadline deadline);
 
  private:
   struct UnderWay {

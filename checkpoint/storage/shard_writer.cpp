@@ -116,7 +116,7 @@ class Writing {
       if (file_.likes_aligned()) write_at_once(from, end, copy);
       else each_piece(from, end, [this](std::uint64_t at, ByteSpan bytes) { write_data(at, bytes); });
     } catch (const std::bad_alloc&) {
-      note(Failure{Code::exhausted, Remedy::retry, "there is no memory on the host to write a checkpoint from"});
+      note(std::move(no_memory_));
     }
     if (copy != nullptr) buffers_.give_back(copy);
   }
@@ -140,7 +140,7 @@ class Writing {
       if (auto waited = how_.pace(data.size()); !waited.ok()) return note(std::move(waited).failure());
     if (auto written = file_.write_at(offset, data); !written.ok()) note(std::move(written).failure());
   }
-  void note(Failure why) {
+  void note(Failure&& why) {
     const std::lock_guard lock{mutex_};
     if (!failure_) failure_ = std::move(why);  // the first is the cause
     has_failed_ = true;
@@ -181,6 +181,7 @@ class Writing {
   std::vector<std::uint32_t> crcs_;  // by block, each written by one thread
   std::mutex mutex_;
   std::optional<Failure> failure_;
+  Failure no_memory_{Code::exhausted, Remedy::retry, "there is no memory on the host to write a checkpoint from"};  // while there is some
   std::atomic<bool> has_failed_{false};
 };
 

@@ -19,7 +19,7 @@ if(TARGET elrun_nn_device AND TARGET elrun_fakegpu)
   sample_on_fake_devices(mnist SOURCES main.cpp model.cpp windows_device.cpp LINK elrun::mnist_core)
   elrun_devices_test(gpt_devices_test SOURCES devices/gpt_devices_test.cpp TIMEOUT 600)
   add_dependencies(gpt_devices_test gpt gpt_on_fake_devices flat_after elrun_launcher)
-  elrun_devices_test(mnist_devices_test SOURCES devices/mnist_devices_test.cpp TIMEOUT 1800)
+  elrun_devices_test(mnist_devices_test SOURCES devices/mnist_devices_test.cpp TIMEOUT 3600)
   add_dependencies(mnist_devices_test mnist mnist_on_fake_devices elrun_launcher)
   if(TARGET elrun_fake_nccl)  # what their workers find; without it they would find the machine's
     add_dependencies(gpt_devices_test elrun_fake_nccl)

@@ -162,6 +162,19 @@ TEST_CASE("a recut that some hear to be finished, and others do not, loses nothi
         }
 }
 
+TEST_CASE("whoever dies once all have their new shards takes nothing with it, although nobody has heard that all have them",
+          "[job][mirrored]") {
+  // Rank 1 has the parts of rank 3. From the fifth exchange of the second generation on, all three have their new shards.
+  for (std::uint64_t at = 5; at < 14; ++at) {
+    INFO("at exchange " << at);
+    ElasticWorld world{
+        4, {{Fate::Kind::dies, 3, 16, false}, {Fate::Kind::dies, 1, at, false}}, toy({.plan = mirrored_plan(1)}), {0, 1, 2, 3}};
+    auto& results = world.wait();
+    for (const std::size_t survivor : {0u, 2u}) ended_alike(results[survivor]);
+    CHECK_FALSE(said(world, "was lost"));
+  }
+}
+
 TEST_CASE("both holders of a shard that die together take it with them: all go back, and say so", "[job][mirrored]") {
   for (const int stage : {1, 2, 3})
     for (const bool saves : {true, false}) {

@@ -71,10 +71,33 @@ TEST_CASE("a recut that one member knows to be finished is finished by all who h
   statuses[0].held = statuses[2].held = {.cut = before, .next = after, .next_in = second};
   statuses[1].held = {.cut = {2, 0}, .recut_in = second};
   statuses[2].held.next_in = other;  // of another coordinator's
-  settle_recut(statuses);
+  settle_recut(lay_out({{"unit", {{"w", DType::f32, {40 * 1024}, {}}}}}), statuses);
   CHECK(statuses[0].held == HeldCut{.cut = after, .recut_in = second});
   CHECK(statuses[1].held == HeldCut{.cut = {2, 0}, .recut_in = second});
   CHECK(statuses[2].held == HeldCut{.cut = before});
+}
+
+TEST_CASE("a recut of which nobody knows the end is undone, unless only the new shards are all of the state", "[settle]") {
+  const Layout layout = lay_out({{"unit", {{"w", DType::f32, {40 * 1024}, {}}}}});
+  const Generation second{2, {{7, 8}}};
+  // Four ranks had two of four parts each. The last died, and then the one that had the same parts.
+  const auto holds = [&](Cut before, Cut after) {
+    MemberStatus s = member(5, 5, 5);
+    s.held = {.cut = before, .next = after, .next_in = second};
+    return s;
+  };
+  std::vector<MemberStatus> statuses{MemberStatus{}, holds({4, 0, 2}, {3, 0, 2}), holds({4, 0, 2}, {3, 1, 2})};
+  settle_recut(layout, statuses);
+  CHECK(statuses[1].held == HeldCut{.cut = {3, 0, 2}, .recut_in = second});
+  CHECK(statuses[2].held == HeldCut{.cut = {3, 1, 2}, .recut_in = second});
+  for (const bool all_is_there : {true, false}) {
+    // The partner lives, and has not its new shard; or what is new is not all of the state either.
+    statuses = {holds({4, 0, 2}, {3, 0, 2}), holds({4, 0, 2}, {3, 0, 2}), member(5, 5, 5)};
+    statuses[2].held.cut = all_is_there ? Cut{4, 2, 2} : Cut{4, 1, 1};
+    settle_recut(layout, statuses);
+    CHECK(statuses[0].held == HeldCut{.cut = {4, 0, 2}});
+    CHECK(statuses[1].held == HeldCut{.cut = {4, 0, 2}});
+  }
 }
 
 TEST_CASE("an update that is left out leaves all parameters up to date", "[settle]") {

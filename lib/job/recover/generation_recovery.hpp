@@ -33,7 +33,7 @@ class GenerationRecovery {
 
   /// Collective: the members' statuses, and what became of the last step. Throws Error (`mismatch`) on all alike where members applied it with different
   /// values.
-  void gather(JobWorld& world, const MemberStatus& mine, Sums sums);
+  void gather(JobWorld& world, const Layout& layout, const MemberStatus& mine, Sums sums);
   /// All that apply that step have done so. `whole_after_update`: as `bring_up_to_date`.
   void end_settling(bool whole_after_update);
   /// By rank.

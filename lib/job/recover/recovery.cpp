@@ -92,7 +92,7 @@ void Job::Impl::settle() {
   times_.connected(begun, host.clock.now());
   same_job_everywhere(world, agreements());
   expect(world, array_meeting_.meet(world));
-  recovery_.gather(world, status(), plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
+  recovery_.gather(world, state_.layout(), status(), plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
   if (const HeldCut& mine = recovery_.statuses()[world.rank()].held; state_.held_cut().cut == mine.cut) state_.undo_recut();
   else state_.finish_recut();
   const Settled& settled = recovery_.settled();

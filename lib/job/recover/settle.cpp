@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/job/state/shard_map.hpp"
+
 namespace elrun::inline v0 {
 
 Settled settle(std::span<const MemberStatus> statuses, Sums sums) {
@@ -35,12 +37,20 @@ Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint
   return check_decided_update(newest_step - 1, updates);
 }
 
-void settle_recut(std::span<MemberStatus> statuses) {
+void settle_recut(const Layout& layout, std::span<MemberStatus> statuses) {
   std::vector<Generation> finished;
   for (const MemberStatus& s : statuses) finished.push_back(s.held.recut_in);
+  const auto keep_new = [](HeldCut& held) { held = {held.next, held.next_in, {}, {}}; };
+  for (MemberStatus& s : statuses)
+    if (s.held.next_in.number > 0 && std::ranges::find(finished, s.held.next_in) != finished.end()) keep_new(s.held);
+  std::vector<std::optional<Cut>> old_shards, new_shards;
+  for (const MemberStatus& s : statuses) {
+    old_shards.push_back(s.has_state ? std::optional{s.held.cut} : std::nullopt);
+    new_shards.push_back(s.has_state && s.held.next_in.number > 0 ? std::optional{s.held.next} : old_shards.back());
+  }
+  const bool are_new_better = !share_out(layout, old_shards) && share_out(layout, new_shards);
   for (MemberStatus& s : statuses) {
-    const Generation in = s.held.next_in;
-    if (in.number > 0 && std::ranges::find(finished, in) != finished.end()) s.held = {s.held.next, in, {}, {}};
+    if (s.held.next_in.number > 0 && are_new_better) keep_new(s.held);
     s.held.next = {}, s.held.next_in = {};
   }
 }

@@ -9,6 +9,7 @@
 
 #include "lib/job/commit/commit.hpp"
 #include "lib/job/commit/decision.hpp"
+#include "lib/job/declare/layout.hpp"
 #include "lib/job/recover/member_status.hpp"
 
 namespace elrun::inline v0 {
@@ -31,8 +32,9 @@ struct Settled {
 /// Whether all who applied the newest decided step, and all who voted for it and will apply it, do so with the same values.
 [[nodiscard]] Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint64_t newest_step);
 
-/// What members hold of a recut that did not end for all: where one member knows that all had their new shards, all who have theirs keep these; else all go back to the old ones.
-void settle_recut(std::span<MemberStatus> statuses);
+/// What members hold of a recut that did not end for all. Where one member knows that all had their new shards, all who have theirs keep these. Where nobody knows, all go back to
+/// the old ones; but where these are not all of the state any more, for a holder died, and the new ones are, they keep the new ones.
+void settle_recut(const Layout& layout, std::span<MemberStatus> statuses);
 
 /// The statuses as they are once all have done what `settled` says. `whole_after_update`: an update leaves all parameters of a rank up to
 /// date, not only those of its shard.

@@ -256,7 +256,7 @@ TEST_CASE("as root, a node's network is cut and a small disk is filled", "[chaos
   if (!fills)
     words.insert(words.end(), {"--nnodes", "1:2", "--rdzv_conf", "last_call_timeout=1,keep_alive_interval=0.1,keep_alive_max_attempt=5"});
   const auto chaos = folder.start(
-      words + gpt_words(folder, fills ? 300 : 100,
+      words + gpt_words(folder, fills ? 300 : 1000,
                         fills ? std::vector<std::string>{"--checkpoint", "{disk}/ck", "--every", "5"} : std::vector<std::string>{}));
   const Ended ended = finish(*chaos);
   INFO(ended.output);

@@ -179,10 +179,11 @@ ShardFindings Checkpointer::check_shards(const ShardQuestion& check) const {
   const auto share = share_of_checks(static_cast<std::uint32_t>(read->manifest.files.size()), found.rank, root_.saver().world.value());
   std::vector<Result<void>> results(share.size());
   in_parallel(share.size(), root_.at_once(), [&](std::size_t i) {
-    results[i] = verify_shards(root_.files(), directory, read->manifest, std::span{&share[i], 1});
+    results[i] = with_memory([&] { return verify_shards(root_.files(), directory, read->manifest, std::span{&share[i], 1}); });
   });
   for (std::size_t i = 0; i < share.size(); ++i) {
     if (results[i].ok()) continue;
+    if (results[i].failure().code == Code::exhausted) return {.rank = found.rank, .is_blind = true, .why = results[i].failure().what};
     if (found.bad.empty()) found.why = results[i].failure().what;
     found.bad.push_back(share[i]);
   }

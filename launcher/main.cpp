@@ -106,7 +106,9 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
     lines.set_format([](const LogLine& line) { return json_line(line, {}); });
   const auto given = environment.find("ELRUN_STORAGE_LIMIT");
   const auto limits = storage_limits(given == environment.end() ? std::string_view{} : std::string_view{given->second});
-  if (!limits.ok()) return refuse(exit_code::usage, message(limits.failure()));
+  const bool has_storage = of_store != nullptr || of_launch != nullptr || std::holds_alternative<CkptOptions>(command) ||
+                           std::holds_alternative<ChaosOptions>(command);
+  if (!limits.ok() && has_storage) return refuse(exit_code::usage, message(limits.failure()));
   try {
     if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, *limits, log), refuse, clock, lines);
     if (const auto* status = std::get_if<StatusOptions>(&command)) return run_status(*status, environment, clock);

@@ -43,11 +43,12 @@ namespace fs = std::filesystem;
 constexpr Duration reference_limit = 24h, limit_least = 2min;
 constexpr int limit_factor = 10;
 
-void say(const std::string& text) { fmt::print(stderr, "[chaos] {}\n", printable(text)); }
+/// Never throws: whoever reads may be gone, and the processes have to be ended all the same.
+void say(const std::string& text) { (void)std::fputs(fmt::format("[chaos] {}\n", printable(text)).c_str(), stderr); }
 
 int refuse(int code, const std::string& why) {
   std::fflush(stdout);
-  fmt::print(stderr, "elrun: chaos: {}\n", printable(why, Lines::many));
+  (void)std::fputs(fmt::format("elrun: chaos: {}\n", printable(why, Lines::many)).c_str(), stderr);
   return code;
 }
 
@@ -190,8 +191,8 @@ class Chaos {
     handle_ending_signals(signals_, {SIGINT, SIGTERM, SIGHUP, SIGQUIT});
     signals_.async_wait([this](const boost::system::error_code& ended, int number) {
       if (ended) return;
-      say("ending all processes");
       if (run_) run_->abort();
+      say("ended all processes");
       ended_by_ = number;
       loop_.stop();
     });
@@ -210,7 +211,7 @@ class Chaos {
     if (ended_by_ != 0) return 0;
     report_.reference = run_->facts();
     if (!report_.reference.succeeded()) {
-      for (const std::string& line : run_->last_lines()) fmt::print(stderr, "  {}\n", printable(line));
+      for (const std::string& line : run_->last_lines()) (void)std::fputs(fmt::format("  {}\n", printable(line)).c_str(), stderr);
     } else {
       const Duration limit = options_.limit > Duration{0} ? options_.limit : limit_factor * report_.reference.wall + limit_least;
       const auto disturbed = one_run(orphans, "disturbed", prepared_.plan, limit);
@@ -219,7 +220,7 @@ class Chaos {
       report_.disturbed = run_->facts();
       report_.records = run_->records();
       if (!report_.disturbed->succeeded())
-        for (const std::string& line : run_->last_lines()) fmt::print(stderr, "  {}\n", printable(line));
+        for (const std::string& line : run_->last_lines()) (void)std::fputs(fmt::format("  {}\n", printable(line)).c_str(), stderr);
     }
     run_.reset();
     signals_.cancel();

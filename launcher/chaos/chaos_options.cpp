@@ -147,7 +147,7 @@ class ChaosWords {
       case Own::kinds: take_kinds(*value); break;
       case Own::plan: options_.plan_file = *value; break;
       case Own::work: options_.work = *value; break;
-      case Own::state: options_.state_marks = {*value}; break;
+      case Own::state: options_.state_mark = *value; break;
       case Own::step: options_.step_mark = *value; break;
       case Own::disk: take_disk(*value); break;
       case Own::launcher: take_launcher(*value); break;
@@ -252,6 +252,9 @@ class ChaosWords {
           contradictions_.push_back(fmt::format("--{} is an option of elrun: put what is meant into --launcher", name));
       if (options_.has_store) contradictions_.push_back("--store belongs to elrun: leave it out with --launcher");
     }
+    const std::string& root = options_.checkpoint_root;
+    if (!root.empty() && root.find("{run}") == std::string::npos && root.find("{disk}") == std::string::npos)
+      contradictions_.push_back("--checkpoint-root " + root + " would be the same directory in both runs: begin it with {run} or {disk}");
     if (options_.has_store && nodes == 1)
       contradictions_.push_back("--store needs several nodes: add --nnodes 2, for a single one has no rendezvous");
   }

@@ -18,19 +18,18 @@ struct Usage;
 
 /// `elrun chaos`: a job, undisturbed and then with failures. A table of values.
 struct ChaosOptions {
-  std::optional<Duration> mtbf{};       ///< None: the plan is in a file.
-  std::string plan_file{};              ///< Empty: it is drawn.
-  Duration time = 60s;                  ///< Faults are drawn for so long.
-  std::uint64_t seed = 1;               ///< Of the plan.
-  std::vector<FaultKind> kinds{};       ///< That are drawn; empty: all that can run here.
-  FaultWorld world{};                   ///< Nodes that are started here, and workers of each.
-  std::vector<std::string> agent{};     ///< Options of elrun for each agent, as they were given.
-  std::vector<std::string> program{};   ///< With its arguments.
-  std::vector<std::string> launcher{};  ///< Another launcher with its options; empty: elrun.
-  std::string work{};                   ///< Empty: a new directory in $TMPDIR or /tmp.
-  std::string checkpoint_root{};        ///< Of the final checkpoints that are compared; empty: none are.
-  std::vector<std::string> state_marks{
-      "state=", "state "};               ///< What stands before the final state in the program's output; the first that is there counts.
+  std::optional<Duration> mtbf{};        ///< None: the plan is in a file.
+  std::string plan_file{};               ///< Empty: it is drawn.
+  Duration time = 60s;                   ///< Faults are drawn for so long.
+  std::uint64_t seed = 1;                ///< Of the plan.
+  std::vector<FaultKind> kinds{};        ///< That are drawn; empty: all that can run here.
+  FaultWorld world{};                    ///< Nodes that are started here, and workers of each.
+  std::vector<std::string> agent{};      ///< Options of elrun for each agent, as they were given.
+  std::vector<std::string> program{};    ///< With its arguments.
+  std::vector<std::string> launcher{};   ///< Another launcher with its options; empty: elrun.
+  std::string work{};                    ///< Empty: a new directory in $TMPDIR or /tmp.
+  std::string checkpoint_root{};         ///< Of the final checkpoints that are compared; empty: none are.
+  std::string state_mark = "state=";     ///< What stands before the final state in the program's output.
   std::string step_mark = "step=";       ///< What stands before a step's number.
   Duration limit{0};                     ///< Of the disturbed run; 0: ten times the undisturbed one and two minutes.
   std::uint64_t disk_bytes = 256 << 20;  ///< Of the disk that {disk} names.

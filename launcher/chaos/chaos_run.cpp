@@ -104,7 +104,7 @@ void ChaosRun::abort() {
 void ChaosRun::saw(std::string_view line) {
   // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
   if (first_success_ && clock_.now() - *first_success_ > last_words) return;
-  auto state = word_after(line, setting_.job.options.state_marks);
+  auto state = word_after(line, setting_.job.options.state_mark);
   steps_.saw(line, clock_.now() - job_.began(), state.has_value());
   if (state) state_ = std::move(state);
 }

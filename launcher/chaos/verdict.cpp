@@ -16,9 +16,21 @@ namespace {
 
 using ReportJson = nlohmann::json;
 
-constexpr std::size_t state_max = 256;  // bytes
+constexpr std::size_t state_max = 4096;  // bytes
 
-bool belongs_to_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '+' || c == '-' || c == '_'; }
+bool is_in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool ends_word(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0 || c == '"' || c == '\''; }
+
+/// Where what follows the last `mark` before `end` begins. A mark is no end of a longer name: "step=" is not in "max_step=".
+std::optional<std::size_t> behind_last(std::string_view line, std::string_view mark) {
+  for (std::size_t end = line.size(); !mark.empty() && end >= mark.size();) {
+    const auto begin = line.substr(0, end).rfind(mark);
+    if (begin == std::string_view::npos) return std::nullopt;
+    if (begin == 0 || !is_in_name(mark[0]) || !is_in_name(line[begin - 1])) return begin + mark.size();
+    end = begin + mark.size() - 1;
+  }
+  return std::nullopt;
+}
 
 std::optional<double> share(Duration undisturbed, Duration disturbed) {
   if (undisturbed <= Duration{0} || disturbed <= Duration{0}) return std::nullopt;
@@ -148,10 +160,9 @@ std::string faults_table(std::span<const FaultRecord> records) {
 }  // namespace
 
 void StepTimeline::saw(std::string_view line, Duration at, bool is_last_word) {
-  if (mark_.empty()) return;
-  const auto begin = line.find(mark_);
-  if (begin == std::string_view::npos) return;
-  const std::string_view rest = line.substr(begin + mark_.size());
+  const auto begin = behind_last(line, mark_);
+  if (!begin) return;
+  const std::string_view rest = line.substr(*begin);
   std::uint64_t step = 0;
   if (std::from_chars(rest.data(), rest.data() + rest.size(), step).ec != std::errc{}) return;
   if (is_last_word && highest_ == step) return;
@@ -177,16 +188,14 @@ std::optional<Duration> StepTimeline::median_gap() const {
   return gaps[gaps.size() / 2];
 }
 
-std::optional<std::string> word_after(std::string_view line, std::span<const std::string> marks) {
-  for (const std::string& mark : marks) {
-    if (mark.empty()) continue;
-    const auto begin = line.rfind(mark);
-    if (begin == std::string_view::npos) continue;
-    std::string_view rest = line.substr(begin + mark.size()).substr(0, state_max);
-    const auto* const end = std::ranges::find_if_not(rest, belongs_to_word);
-    if (end != rest.begin()) return std::string{rest.begin(), end};
-  }
-  return std::nullopt;
+std::optional<std::string> word_after(std::string_view line, std::string_view mark) {
+  const auto begin = behind_last(line, mark);
+  if (!begin) return std::nullopt;
+  const std::string_view rest = line.substr(*begin);
+  std::string_view word{rest.begin(), std::ranges::find_if(rest, ends_word)};
+  while (!word.empty() && std::string_view{",;)."}.find(word.back()) != std::string_view::npos) word.remove_suffix(1);
+  if (word.empty() || word.size() > state_max) return std::nullopt;  // of a part of a state nothing can be said
+  return std::string{word};
 }
 
 std::optional<TimesSaid> times_said(std::span<const std::string> event_logs) {

@@ -41,8 +41,9 @@ class StepTimeline {
   std::vector<Duration> at_;  // of each line, in order
 };
 
-/// The word after the last of `marks` that is in `line`, up to what is no letter, digit or one of . + - _; nothing without one.
-[[nodiscard]] std::optional<std::string> word_after(std::string_view line, std::span<const std::string> marks);
+/// The word after the last `mark` in `line`, up to a blank or a quote, without a comma, semicolon, bracket or full stop at its end. Nothing without one, and for one that is too long
+/// to be compared. A mark that begins with a letter does not count in the middle of a longer name.
+[[nodiscard]] std::optional<std::string> word_after(std::string_view line, std::string_view mark);
 
 /// Where the time of a run went, as the agent with the longest account of it said: its line `elrun.time`.
 struct TimesSaid {

@@ -53,7 +53,7 @@ TEST_CASE("chaos takes its own options, and keeps elrun's for its agents", "[cha
   CHECK(options.kinds == std::vector{FaultKind::kill, FaultKind::kill_agent});
   CHECK(options.world.nodes == 2);
   CHECK(options.world.workers == 2);
-  CHECK(options.state_marks == Words{"hash="});
+  CHECK(options.state_mark == "hash=");
   CHECK(options.as_json);
   CHECK(options.agent == Words{"--nnodes", "1:2", "--nproc_per_node=2", "--hang-timeout", "30"});
   CHECK(options.program == Words{"./train", "--seed", "3", "--json"});
@@ -95,6 +95,7 @@ TEST_CASE("chaos refuses what contradicts itself", "[chaos]") {
                                                {"--event-log", "f", "a.py"},
                                                {"--launcher", "torchrun", "--hang-timeout", "3", "a.py"},
                                                {"--store", "a.py"},
+                                               {"--checkpoint-root", "/data/ck", "a.py"},
                                                {"--nproc_per_node=0", "--nnodes=2", "a.py"},
                                                {"--nnodes=65", "a.py"}}) {
     CAPTURE(fmt::format("{}", wrong));

@@ -55,13 +55,17 @@ TEST_CASE("a run that failed is judged before its state", "[chaos]") {
 }
 
 TEST_CASE("the state is the word after its mark", "[chaos]") {
-  const std::vector<std::string> marks{"state=", "state "};
-  CHECK(word_after("done step=60 loss=1.9 state=fa4e8401d799db47", marks) == "fa4e8401d799db47");
-  CHECK(word_after("w = 0.494425, state 1243115423319154795", marks) == "1243115423319154795");
-  CHECK(word_after("state=a state=b, and more", marks) == "b");
-  CHECK(word_after("state=", marks) == std::nullopt);
-  CHECK(word_after("nothing of it", marks) == std::nullopt);
-  CHECK(word_after("state=" + std::string(1000, 'x'), marks)->size() == 256);
+  const auto state = [](std::string_view line) { return word_after(line, "state="); };
+  CHECK(state("done step=60 loss=1.9 state=fa4e8401d799db47") == "fa4e8401d799db47");
+  CHECK(state("{\"state\": \"state=sha256:aGVsbG8/Pz8+==\"}") == "sha256:aGVsbG8/Pz8+==");
+  CHECK(state("state=a state=1,5, and more") == "1,5");
+  CHECK(state("(the state=abc).") == "abc");
+  CHECK(state("state=a last_state=b") == "a");
+  CHECK(state("last_state=b") == std::nullopt);
+  CHECK(state("state=") == std::nullopt);
+  CHECK(state("saving state to disk") == std::nullopt);
+  CHECK(state("state=" + std::string(5000, 'x')) == std::nullopt);
+  CHECK(word_after("w = 0.494425, state 1243115423319154795", "state ") == "1243115423319154795");
 }
 
 TEST_CASE("steps are counted, and those that were said before are told apart", "[chaos]") {
@@ -70,6 +74,7 @@ TEST_CASE("steps are counted, and those that were said before are told apart", "
   say("step=1 loss=2", 1s);
   say("no step here", 1100ms);
   say("step=x", 1200ms);
+  say("max_step=1000", 1300ms);
   say("step=2 loss=2", 2s);
   say("step=3", 3s);
   say("step=2", 6s);  // gone back to a checkpoint

@@ -13,8 +13,13 @@ struct Dropout {
   elrun::RandomStream random{};
   std::uint32_t dropped = 0;
 
-  /// What element `index` is multiplied with. Each has a byte of random numbers: a quarter and a half need no more.
-  [[nodiscard]] ELRUN_HD constexpr float factor(std::uint64_t index) const { return of(random.bits(index / 4), index % 4); }
+  /// What element `index` is multiplied with. Each has a byte of random numbers: a quarter and a half need no more. Its word is chosen without an array that an
+  /// index leads into, which a kernel would keep in the device's memory.
+  [[nodiscard]] ELRUN_HD constexpr float factor(std::uint64_t index) const {
+    const elrun::Philox4x32::Counter four = random.four_bits(index / 16);
+    const std::uint64_t word = index / 4 % 4;
+    return of(word < 2 ? (word == 0 ? four[0] : four[1]) : (word == 2 ? four[2] : four[3]), index % 4);
+  }
   /// The same of elements 16 * `block` to 16 * `block` + 15, for the price of one.
   ELRUN_HD constexpr void factors(std::uint64_t block, float* out) const {
     const elrun::Philox4x32::Counter bits = random.four_bits(block);

@@ -120,7 +120,7 @@ TEST_CASE("the coordinator can be lost, as an agent or as a store", "[chaos][pro
   folder.write("plan", "step 20 coordinator for 500ms\n");
   std::vector<std::string> words{"--plan", folder / "plan", "--nnodes", "1:2", "--rdzv_conf", "last_call_timeout=1"};
   if (GENERATE(false, true)) words.emplace_back("--store");
-  const auto chaos = folder.start(words + gpt_words(folder, 100));
+  const auto chaos = folder.start(words + gpt_words(folder, 1000));
   const Ended ended = finish(*chaos);
   INFO(ended.output);
   CHECK(ended.code == 0);

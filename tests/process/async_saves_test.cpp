@@ -172,7 +172,7 @@ TEST_CASE("a full storage costs the saves that meet it, and no more", "[golden]"
   if (!mounted) return;
   const auto job = start_job("2", training(folder, root));
   REQUIRE(until(*job, "committed"));
-  { std::ofstream{root + "/full", std::ios::binary} << std::string(13 << 20, 'x'); }
+  { std::ofstream{root + "/full", std::ios::binary} << std::string(16 << 20, 'x'); }  // all that is left
   CHECK(until(*job, "no_space"));  // of a save between steps, or of the final one where the writer was slow
   fs::remove(root + "/full");
   ends_as(*job, state);

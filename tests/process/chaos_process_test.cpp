@@ -96,7 +96,7 @@ TEST_CASE("a Job under kill, stop, slow and the loss of a node ends in the state
       "step 10 kill rank 1\nstep 30 stop rank 0 for 300ms\nstep 40 slow rank 2 to 30% for 500ms\nstep 70 kill-agent node 1 for 500ms\n");
   const auto chaos = folder.start(std::vector<std::string>{"--plan", folder / "plan", "--nnodes", "2", "--nproc_per_node", "2", "--json",
                                                            "--limit", "60s", "--checkpoint_root", "{run}/ck"} +
-                                  gpt_words(folder, 150, {"--checkpoint", "{run}/ck", "--every", "25"}));
+                                  gpt_words(folder, 1000, {"--checkpoint", "{run}/ck", "--every", "150"}));
   const Ended ended = finish(*chaos);
   INFO(ended.output);
   REQUIRE(ended.code == 0);
@@ -107,7 +107,7 @@ TEST_CASE("a Job under kill, stop, slow and the loss of a node ends in the state
   CHECK(report["checkpoints"]["outcome"] == "equal");
   REQUIRE(report["faults"].size() == 4);
   for (const auto& fault : report["faults"]) CHECK(fault["began_seconds"].is_number());
-  CHECK(report["disturbed"]["step"] == 150);
+  CHECK(report["disturbed"]["step"] == 1000);
   CHECK(report["disturbed"]["time"]["incidents"] >= 2);
   CHECK(report["share_of_wall_time"] > 0);
   CHECK(fs::exists(folder.work() + "/plan"));

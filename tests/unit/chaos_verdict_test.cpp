@@ -65,7 +65,8 @@ TEST_CASE("the state is the word after its mark", "[chaos]") {
   CHECK(state("state=") == std::nullopt);
   CHECK(state("saving state to disk") == std::nullopt);
   CHECK(state("state=" + std::string(5000, 'x')) == std::nullopt);
-  CHECK(word_after("w = 0.494425, state 1243115423319154795", "state ") == "1243115423319154795");
+  CHECK(state("w = 0.494425, state=1243115423319154795") == "1243115423319154795");
+  CHECK(word_after("w = 0.494425, hash 1243115423319154795", "hash ") == "1243115423319154795");
 }
 
 TEST_CASE("steps are counted, and those that were said before are told apart", "[chaos]") {

@@ -101,13 +101,27 @@ TEST_CASE("a device whose copy fails fails the save by name, its part never come
   CHECK(outcome->failure->what == "the copy of the state for a checkpoint failed: an ECC error on device 1");
   CHECK(outcome->failure->rank == Rank{0});
   CHECK_FALSE(worker.staging.is_busy());
+  const auto is_saved = [&](std::uint64_t step) {
+    worker.begin(step);
+    worker.staging.finish_copy();
+    writer.accept();
+    CHECK(writer.hear() == SlotWord::slot);
+    CHECK(writer.hear() == SlotWord::begin);
+    CHECK(writer.hear() == SlotWord::sealed);
+    writer.say(SaveOutcome{1, step, "acknowledged", {}});
+    const auto end = worker.hear(10s);
+    return end.has_value() && end->acknowledgement == "acknowledged";
+  };
   device.is_broken = false;
-  worker.begin(20);
-  worker.staging.finish_copy();
-  writer.accept();
-  CHECK(writer.hear() == SlotWord::slot);
+  CHECK(is_saved(20));
+  // The writer may give the part up before this rank has looked at its copy: that is over with the save.
+  device.is_broken = true;
+  worker.begin(30);
   CHECK(writer.hear() == SlotWord::begin);
-  CHECK(writer.hear() == SlotWord::sealed);
+  writer.say(SaveOutcome{1, 30, {}, Failure{Code::deadline_passed, Remedy::retry, "rank 0 was late"}});
+  REQUIRE(worker.hear(10s));
+  device.is_broken = false;
+  CHECK(is_saved(40));
 }
 
 TEST_CASE("a writer that ends fails its save by name, unless the leader has told another end, and the next save has another writer",

@@ -83,6 +83,7 @@ Result<void> Staging::say(SlotWord word) {
 
 Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, const HostFragments& state) {
   finish_copy();
+  copy_failed_.reset();  // of a save that is over
   ELRUN_TRY(connect());
   const std::span<std::byte> data = slot_.begin(encode(record), layout.data_bytes);
   ELRUN_TRY(say(SlotWord::begin));

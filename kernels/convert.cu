@@ -17,17 +17,15 @@ struct Round {
   __device__ void finish(std::uint64_t i, const Group& g) const { store_wide(out + i, join(to_bf16(g.in[0]), to_bf16(g.in[1]))); }
 };
 
+/// Four at a time, so that a warp writes what adjoins: with eight each store would have every other 16 bytes, which is a third slower.
 struct Widen {
-  static constexpr unsigned width = 8, in_flight = 4;
-  using Group = uint4;
+  static constexpr unsigned width = 4, in_flight = 4;
+  using Group = uint2;
   const bf16* in;
   float* out;
   __device__ void one(std::uint64_t i) const { out[i] = to_float(in[i]); }
-  __device__ Group load(std::uint64_t i) const { return load_wide<uint4>(in + i); }
-  __device__ void finish(std::uint64_t i, const Group& g) const {
-    store_wide(out + i, to_float(first_half(g)));
-    store_wide(out + i + four, to_float(second_half(g)));
-  }
+  __device__ Group load(std::uint64_t i) const { return load_wide<uint2>(in + i); }
+  __device__ void finish(std::uint64_t i, const Group& g) const { store_wide(out + i, to_float(halves(g.x, g.y))); }
 };
 
 }  // namespace
@@ -39,7 +37,7 @@ void to_bf16_async(DeviceSpan<const float> in, DeviceSpan<bf16> out, Stream stre
 
 void to_float_async(DeviceSpan<const bf16> in, DeviceSpan<float> out, Stream stream) {
   ELRUN_ASSERT(in.size == out.size);
-  wide_async(in.size, head_of(Widen::width, in.data, out.data), Widen{in.data, out.data}, stream);
+  wide_async(in.size, head_of(8, in.data, out.data), Widen{in.data, out.data}, stream);
 }
 
 }  // namespace elrun::inline v0

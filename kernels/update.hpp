@@ -45,7 +45,7 @@ struct UpdateTable {
   std::uint64_t tiles = 0;  ///< By `count_tiles`.
 };
 
-inline constexpr std::uint64_t update_tile = 4096;  ///< Elements that a block takes at a time.
+inline constexpr std::uint64_t update_tile = 1024;  ///< Elements that a block takes at a time.
 
 /// Says in each run which its first tile is, and returns how many there are. No run is empty.
 [[nodiscard]] std::uint64_t count_tiles(std::span<UpdateRun> runs);

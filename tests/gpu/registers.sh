@@ -23,7 +23,7 @@ update_kernel<LionFunctor> 3 2
 wide_kernel<FoldFloats> 6 3
 wide_kernel<FoldHalves> 9 6
 wide_kernel<Round> 6 3
-wide_kernel<Widen> 5 10
+wide_kernel<Widen> 0 5
 sums_of_squares_kernel 8 0
 reduce_kernel<4u, 2u, 2u> 4 2
 reduce_kernel<8u, 1u, 4u> 4 1

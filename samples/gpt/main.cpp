@@ -13,6 +13,9 @@
 #ifdef GPT_ON_DEVICES
 #include "samples/nn/device_engine.hpp"
 #endif
+#ifdef GPT_IN_BF16
+#include "samples/nn/bf16_engine.hpp"
+#endif
 
 namespace {
 
@@ -21,6 +24,15 @@ using samples::format;
 elrun::Exchange exchange_of(const gpt::Options& options) {
   if (options.exchange == "auto") return elrun::Exchange::automatic;
   return options.exchange == "step" ? elrun::Exchange::per_step : elrun::Exchange::per_slot;
+}
+
+/// What the names and shapes of the parameters do not say.
+std::string numeric_of(const gpt::Options& options) {
+  std::string numeric = "gpt 1, heads " + std::to_string(options.heads) + ", context " + std::to_string(options.context);
+#ifdef GPT_IN_BF16
+  if (options.precision == "bf16") numeric += ", bf16 by " + nn::CublasLt::version();
+#endif
+  return numeric;
 }
 
 elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text) {
@@ -35,8 +47,7 @@ elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text) {
           .overlap = options.overlap == "on",
           .reduce = options.reduce == "fast" ? elrun::Reduce::fast : elrun::Reduce::exact,
           .leaves = options.leaves == "bf16" ? elrun::DType::bf16 : elrun::DType::f32,
-          // What the names and shapes of the parameters do not say.
-          .numeric = "gpt 1, heads " + std::to_string(options.heads) + ", context " + std::to_string(options.context)};
+          .numeric = numeric_of(options)};
 }
 
 template <class E>
@@ -89,7 +100,19 @@ void train_with(E& engine, elrun::Job& job, const gpt::Options& options, const g
                    static_cast<unsigned long long>(end.state_hash)));
 }
 
+void demand_tensor_cores([[maybe_unused]] const elrun::Job& job) {
+#ifdef GPT_IN_BF16
+  if (job.device().kind == elrun::DeviceKind::cuda) return;
+  const char* const why =
+      "computes on a GPU's tensor cores, and this worker computes on the host: start it where a GPU is visible, without ELRUN_DEVICE=cpu";
+#else
+  const char* const why = "is not in this gpt: build it where CUDA and cuBLASLt's header are";
+#endif
+  throw elrun::Error{{elrun::Code::mismatch, elrun::Remedy::fix_config, std::string{"--precision bf16 "} + why}};
+}
+
 void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text) {
+  if (options.precision == "bf16") demand_tensor_cores(job);
   job.configure(plan_of(options, text), {.directory = options.checkpoint,
                                          .every = options.every,
                                          .interval = std::chrono::seconds{options.every_seconds},
@@ -99,6 +122,12 @@ void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text
                                          .max_age = std::chrono::seconds{options.max_age},
                                          .async = options.async,
                                          .rate = elrun::Bytes{options.save_rate * 1'000'000}});
+#ifdef GPT_IN_BF16
+  if (options.precision == "bf16") {
+    nn::Bf16Engine engine{job.stream(), options.channels};
+    return train_with(engine, job, options, text);
+  }
+#endif
 #ifdef GPT_ON_DEVICES
   if (job.device().kind == elrun::DeviceKind::cuda) {
     nn::DeviceEngine engine{job.stream()};

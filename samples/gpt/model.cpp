@@ -6,6 +6,9 @@
 #ifdef GPT_ON_DEVICES
 #include "samples/nn/device_engine.hpp"
 #endif
+#ifdef GPT_IN_BF16
+#include "samples/nn/bf16_engine.hpp"
+#endif
 
 namespace gpt {
 
@@ -19,17 +22,17 @@ constexpr TensorOptions no_decay{.decay = false};
 template <class E>
 Model<E>::Block::Block(elrun::Unit u, std::size_t c)
     : unit{u},
-      norm1_weight{unit.tensor<float>("norm1.weight", {c}, no_decay)},
-      norm1_bias{unit.tensor<float>("norm1.bias", {c}, no_decay)},
-      qkv{unit.tensor<float>("qkv", {3 * c, c})},
-      mix{unit.tensor<float>("mix", {c, c})},
-      norm2_weight{unit.tensor<float>("norm2.weight", {c}, no_decay)},
-      norm2_bias{unit.tensor<float>("norm2.bias", {c}, no_decay)},
-      expand{unit.tensor<float>("expand", {4 * c, c})},
-      contract{unit.tensor<float>("contract", {c, 4 * c})} {}
+      norm1_weight{unit.template tensor<Value>("norm1.weight", {c}, no_decay)},
+      norm1_bias{unit.template tensor<Value>("norm1.bias", {c}, no_decay)},
+      qkv{unit.template tensor<Value>("qkv", {3 * c, c})},
+      mix{unit.template tensor<Value>("mix", {c, c})},
+      norm2_weight{unit.template tensor<Value>("norm2.weight", {c}, no_decay)},
+      norm2_bias{unit.template tensor<Value>("norm2.bias", {c}, no_decay)},
+      expand{unit.template tensor<Value>("expand", {4 * c, c})},
+      contract{unit.template tensor<Value>("contract", {c, 4 * c})} {}
 
 template <class E>
-nn::BlockTensors<const float> Model<E>::Block::weights() const {
+nn::BlockWeights<E> Model<E>::Block::weights() const {
   return {norm1_weight.data(), norm1_bias.data(), qkv.data(),    mix.data(),
           norm2_weight.data(), norm2_bias.data(), expand.data(), contract.data()};
 }
@@ -47,30 +50,32 @@ Model<E>::Model(elrun::Job& job, E& engine, const Options& options)
       largest_{.batch = options.micro_batch, .context = options.context, .channels = options.channels, .heads = options.heads},
       embedding_{job.unit("embedding")},
       // The head is the embedding transposed: a slot adds to this gradient twice, at the end and at the beginning.
-      tokens_{embedding_.tensor<float>("tokens", {vocabulary_, options.channels}, {.uses = 2})},
+      tokens_{embedding_.template tensor<Value>("tokens", {vocabulary_, options.channels}, {.uses = 2})},
       place_{job.unit("place")},
-      positions_{place_.tensor<float>("positions", {options.context, options.channels})},
+      positions_{place_.template tensor<Value>("positions", {options.context, options.channels})},
       blocks_{[&] {
         std::vector<Block> blocks;
         for (std::uint64_t i = 0; i < options.layers; ++i) blocks.emplace_back(job.unit("block." + std::to_string(i)), options.channels);
         return blocks;
       }()},
       last_{job.unit("last")},
-      norm_weight_{last_.tensor<float>("norm.weight", {options.channels}, no_decay)},
-      norm_bias_{last_.tensor<float>("norm.bias", {options.channels}, no_decay)},
+      norm_weight_{last_.template tensor<Value>("norm.weight", {options.channels}, no_decay)},
+      norm_bias_{last_.template tensor<Value>("norm.bias", {options.channels}, no_decay)},
       shape_{largest_},
       inputs_{engine.ids(largest_.rows())},
       targets_{engine.ids(largest_.rows())},
       recompute_{options.recompute},
       scratch_{engine, largest_},
       norm_{engine.array(largest_.rows() * options.channels)},
-      mean_{engine.array(largest_.rows())},
-      scale_{engine.array(largest_.rows())},
+      mean_{engine.floats(largest_.rows())},
+      scale_{engine.floats(largest_.rows())},
       logits_{engine.array(largest_.rows() * vocabulary_)},
-      losses_{engine.array(largest_.rows() + 1)},
+      losses_{engine.floats(largest_.rows() + 1)},
       dx_{engine.array(largest_.rows() * options.channels)} {
   for (std::uint64_t i = 0; i <= options.layers; ++i) x_.push_back(engine.array(largest_.rows() * options.channels));
   for (std::uint64_t i = 0; i < (recompute_ ? 1 : options.layers); ++i) kept_.emplace_back(engine, largest_);
+  nn::block_prepare(engine, largest_);
+  nn::Linear{options.channels, vocabulary_}.prepare(engine, largest_.rows());
 }
 
 template <class E>
@@ -78,13 +83,13 @@ void Model<E>::initialise(const elrun::RandomStream& random) {
   const float root = std::sqrt(static_cast<float>(largest_.channels));
   std::uint32_t operation = 0;
   std::vector<float> values;
-  const auto normal = [&](const Tensor<float>& tensor, float deviation) {
+  const auto normal = [&](const Tensor<Value>& tensor, float deviation) {
     const elrun::RandomStream numbers = random.operation(operation++);
     values.resize(tensor.size());
     for (std::uint64_t i = 0; i < tensor.size(); ++i) values[i] = deviation * numbers.normal(i);
     tensor.set(values);
   };
-  const auto fill = [&](const Tensor<float>& tensor, float value) {
+  const auto fill = [&](const Tensor<Value>& tensor, float value) {
     values.assign(tensor.size(), value);
     tensor.set(values);
   };
@@ -101,10 +106,10 @@ void Model<E>::initialise(const elrun::RandomStream& random) {
   const float inside = 0.7f / root, to_residual = inside / std::sqrt(2.0f * static_cast<float>(blocks_.size()));
   for (const Block& block : blocks_) {
     const auto scope = use(block.unit);
-    for (const Tensor<float>& weight : {block.norm1_weight, block.norm2_weight}) fill(weight, 1);
-    for (const Tensor<float>& bias : {block.norm1_bias, block.norm2_bias}) fill(bias, 0);
-    for (const Tensor<float>& matrix : {block.qkv, block.expand}) normal(matrix, inside);
-    for (const Tensor<float>& matrix : {block.mix, block.contract}) normal(matrix, to_residual);
+    for (const Tensor<Value>& weight : {block.norm1_weight, block.norm2_weight}) fill(weight, 1);
+    for (const Tensor<Value>& bias : {block.norm1_bias, block.norm2_bias}) fill(bias, 0);
+    for (const Tensor<Value>& matrix : {block.qkv, block.expand}) normal(matrix, inside);
+    for (const Tensor<Value>& matrix : {block.mix, block.contract}) normal(matrix, to_residual);
   }
 }
 
@@ -138,7 +143,7 @@ typename E::Loss Model<E>::forward(std::span<const std::int32_t> inputs, std::sp
 template <class E>
 void Model<E>::backward() {
   const std::size_t rows = shape_.rows(), c = shape_.channels;
-  float* const dnorm = scratch_.narrow.data();
+  Value* const dnorm = scratch_.narrow.data();
   {
     const auto tokens = embedding_.use_grad();
     const nn::Linear head{c, vocabulary_};
@@ -183,6 +188,9 @@ std::vector<std::int32_t> Model<E>::generate(std::size_t count, const elrun::Ran
 template class Model<nn::Engine>;
 #ifdef GPT_ON_DEVICES
 template class Model<nn::DeviceEngine>;
+#endif
+#ifdef GPT_IN_BF16
+template class Model<nn::Bf16Engine>;
 #endif
 
 }  // namespace gpt

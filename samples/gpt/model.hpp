@@ -13,10 +13,11 @@
 
 namespace gpt {
 
-/// `E`: nn::Engine or nn::DeviceEngine. The arithmetic and its bits are the same.
+/// `E`: nn::Engine or nn::DeviceEngine, whose bits are the same, or nn::Bf16Engine, whose are others.
 template <class E>
 class Model {
  public:
+  using Value = typename E::Value;  ///< Of weights and activations.
   /// Declares the units and allocates all activations, for slots of `options.micro_batch` samples.
   Model(elrun::Job& job, E& engine, const Options& options);
 
@@ -39,9 +40,9 @@ class Model {
  private:
   struct Block {
     elrun::Unit unit;
-    elrun::Tensor<float> norm1_weight, norm1_bias, qkv, mix, norm2_weight, norm2_bias, expand, contract;
+    elrun::Tensor<Value> norm1_weight, norm1_bias, qkv, mix, norm2_weight, norm2_bias, expand, contract;
     Block(elrun::Unit u, std::size_t channels);
-    [[nodiscard]] nn::BlockTensors<const float> weights() const;
+    [[nodiscard]] nn::BlockWeights<E> weights() const;
     [[nodiscard]] nn::BlockTensors<float> gradients() const;
   };
 
@@ -53,12 +54,12 @@ class Model {
   std::size_t ids_, vocabulary_;  // tokens that there are, and rows of the embedding
   nn::BlockShape largest_;
   elrun::Unit embedding_;
-  elrun::Tensor<float> tokens_;
+  elrun::Tensor<Value> tokens_;
   elrun::Unit place_;
-  elrun::Tensor<float> positions_;
+  elrun::Tensor<Value> positions_;
   std::vector<Block> blocks_;
   elrun::Unit last_;
-  elrun::Tensor<float> norm_weight_, norm_bias_;
+  elrun::Tensor<Value> norm_weight_, norm_bias_;
 
   nn::BlockShape shape_;              // of the last forward pass
   std::vector<typename E::Array> x_;  // what enters each block, and what leaves the last
@@ -67,7 +68,11 @@ class Model {
   bool recompute_;
   std::vector<nn::BlockActivations<E>> kept_;  // of all blocks, or of the last one computed
   nn::BlockScratch<E> scratch_;
-  typename E::Array norm_, mean_, scale_, logits_, losses_, dx_;
+  typename E::Array norm_;
+  typename E::Floats mean_, scale_;
+  typename E::Array logits_;
+  typename E::Floats losses_;
+  typename E::Array dx_;
 };
 
 }  // namespace gpt

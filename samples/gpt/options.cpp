@@ -35,6 +35,9 @@ const flags::Flag<Options> table[] = {
      "millions of bytes that each worker may take for weights, gradients and optimizer; --exchange auto goes by it"},
     {"reduce", "exact|fast", &Options::reduce, 0, 0,
      "exact: the same result at any number of workers; fast: less traffic, and the result depends on that number"},
+    {"precision", "fp32|bf16", &Options::precision, 0, 0,
+     "what weights and activations are where layers compute. bf16: on a GPU's tensor cores, many times faster, with fp32 master weights, optimizer and gradients of weights; "
+     "another result, the same on one kind of GPU whatever the number of workers"},
     {"leaves", "f32|bf16", &Options::leaves, 0, 0,
      "bf16: each slot's gradient is rounded before it is added up, and half the bytes travel; another result, again the same everywhere"},
     {"recompute", "", &Options::recompute, 0, 0,
@@ -78,6 +81,13 @@ std::vector<std::string> contradictions(const Options& o) {
     out.push_back("--exchange " + o.exchange + " is none of auto, step and slot");
   if (o.overlap != "on" && o.overlap != "off") out.push_back("--overlap " + o.overlap + " is neither on nor off");
   if (o.reduce != "exact" && o.reduce != "fast") out.push_back("--reduce " + o.reduce + " is neither exact nor fast");
+  if (o.precision != "fp32" && o.precision != "bf16") out.push_back("--precision " + o.precision + " is neither fp32 nor bf16");
+  if (o.precision == "bf16") {
+    const std::uint64_t size = o.channels % o.heads == 0 ? o.channels / o.heads : 0;
+    if (size != 16 && size != 32 && size != 64)
+      out.push_back("--precision bf16 has heads of 16, 32 or 64 channels: try --channels " + number(o.heads * 64) + " with --heads " +
+                    number(o.heads));
+  }
   if (o.leaves != "f32" && o.leaves != "bf16") out.push_back("--leaves " + o.leaves + " is neither f32 nor bf16");
   if (o.audit > 0 && o.exchange == "slot")
     out.push_back("--audit compares whole gradients, and with --exchange slot no worker has one: leave one of the two out");

@@ -22,11 +22,12 @@ struct Options {
   std::uint64_t context = 64;  ///< Tokens that a prediction looks back on; also the length of a sample.
   std::string zero =
       "1";  ///< ZeRO stage: 0 to 3, or inside of each node: hybrid2, hybrid3; or each shard on two workers: mirrored1 to mirrored3.
-  std::string exchange = "auto";  ///< When gradients travel: auto, step or slot.
-  std::string overlap = "off";    ///< Whether workers exchange while they compute: on or off.
-  std::uint64_t memory = 0;       ///< Millions of bytes that a worker may take; 0: as many as it needs.
-  std::string leaves = "f32";     ///< What each slot's gradient is rounded to: f32 or bf16.
-  std::string reduce = "exact";   ///< How gradients are added up: exact or fast.
+  std::string exchange = "auto";   ///< When gradients travel: auto, step or slot.
+  std::string overlap = "off";     ///< Whether workers exchange while they compute: on or off.
+  std::uint64_t memory = 0;        ///< Millions of bytes that a worker may take; 0: as many as it needs.
+  std::string precision = "fp32";  ///< Of weights and activations where layers compute: fp32, or bf16 on a GPU's tensor cores.
+  std::string leaves = "f32";      ///< What each slot's gradient is rounded to: f32 or bf16.
+  std::string reduce = "exact";    ///< How gradients are added up: exact or fast.
   std::uint64_t seed = 1;
   bool recompute = false;   ///< Activations of a block are computed again in the backward pass.
   double lr = 2e-3;         ///< The highest of the schedule.

@@ -25,30 +25,53 @@ struct BlockShape {
   [[nodiscard]] std::size_t attention_elements() const { return batch * heads * context * context; }
 };
 
-/// What a block keeps from forward to backward. Allocated once, for `largest`; smaller shapes may use it. `E`: Engine or DeviceEngine.
+/// What an engine's attention keeps, and needs a second time on the way back (layers.hpp says what it is).
+template <class E>
+struct AttentionArray {
+  using Type = typename E::Array;
+  static Type make(const E& engine, const BlockShape& shape) { return engine.array(shape.attention_elements()); }
+};
+
+/// What a block keeps from forward to backward. Allocated once, for `largest`; smaller shapes may use it. `E`: Engine, DeviceEngine or Bf16Engine.
 template <class E>
 struct BlockActivations {
   BlockActivations(const E& engine, const BlockShape& largest);
-  typename E::Array norm1, mean1, scale1, qkv, attention, mixed, middle, norm2, mean2, scale2, hidden, active;
+  typename E::Array norm1;
+  typename E::Floats mean1, scale1;
+  typename E::Array qkv;
+  typename AttentionArray<E>::Type attention;
+  typename E::Array mixed, middle, norm2;
+  typename E::Floats mean2, scale2;
+  typename E::Array hidden, active;
 };
 /// What a backward pass needs and nobody keeps: one for all blocks.
 template <class E>
 struct BlockScratch {
   BlockScratch(const E& engine, const BlockShape& largest);
-  typename E::Array narrow, wide, attention;
+  typename E::Array narrow, wide;
+  typename AttentionArray<E>::Type attention;
 };
 
+template <class E>
+using BlockWeights = BlockTensors<const typename E::Value>;
+
+/// Linear::prepare of all that a block has.
+template <class E>
+void block_prepare(E& engine, const BlockShape& shape) {
+  const std::size_t c = shape.channels;
+  for (const Linear& each : {Linear{c, 3 * c}, Linear{c, c}, Linear{c, 4 * c}, Linear{4 * c, c}}) each.prepare(engine, shape.rows());
+}
 /// What block_backward needs of a forward pass: all of it but the output.
 template <class E>
-void block_activations(E&, const BlockShape&, const BlockTensors<const float>& weights, const float* x, BlockActivations<E>& kept,
+void block_activations(E&, const BlockShape&, const BlockWeights<E>& weights, const typename E::Value* x, BlockActivations<E>& kept,
                        BlockScratch<E>&);
 /// The activations and the output. `y` may not be `x`.
 template <class E>
-void block_forward(E&, const BlockShape&, const BlockTensors<const float>& weights, const float* x, BlockActivations<E>& kept,
-                   BlockScratch<E>&, float* y);
+void block_forward(E&, const BlockShape&, const BlockWeights<E>& weights, const typename E::Value* x, BlockActivations<E>& kept,
+                   BlockScratch<E>&, typename E::Value* y);
 /// `dx` holds the gradient of the output and becomes that of the input; adds to `gradients`.
 template <class E>
-void block_backward(E&, const BlockShape&, const BlockTensors<const float>& weights, const BlockTensors<float>& gradients, const float* x,
-                    const BlockActivations<E>& kept, BlockScratch<E>&, float* dx);
+void block_backward(E&, const BlockShape&, const BlockWeights<E>& weights, const BlockTensors<float>& gradients, const typename E::Value* x,
+                    const BlockActivations<E>& kept, BlockScratch<E>&, typename E::Value* dx);
 
 }  // namespace nn

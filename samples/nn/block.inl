@@ -1,4 +1,4 @@
-// The block for any engine: block.cpp makes it for the host, device_engine.cpp for a device.
+// The block for any engine: block.cpp makes it for the host, device_engine.cpp for a device, bf16_engine.cpp for its tensor cores.
 
 #include "samples/nn/block.hpp"
 
@@ -7,15 +7,15 @@ namespace nn {
 template <class E>
 BlockActivations<E>::BlockActivations(const E& engine, const BlockShape& s)
     : norm1(engine.array(s.rows() * s.channels)),
-      mean1(engine.array(s.rows())),
-      scale1(engine.array(s.rows())),
+      mean1(engine.floats(s.rows())),
+      scale1(engine.floats(s.rows())),
       qkv(engine.array(s.rows() * 3 * s.channels)),
-      attention(engine.array(s.attention_elements())),
+      attention(AttentionArray<E>::make(engine, s)),
       mixed(engine.array(s.rows() * s.channels)),
       middle(engine.array(s.rows() * s.channels)),
       norm2(engine.array(s.rows() * s.channels)),
-      mean2(engine.array(s.rows())),
-      scale2(engine.array(s.rows())),
+      mean2(engine.floats(s.rows())),
+      scale2(engine.floats(s.rows())),
       hidden(engine.array(s.rows() * 4 * s.channels)),
       active(engine.array(s.rows() * 4 * s.channels)) {}
 
@@ -23,10 +23,10 @@ template <class E>
 BlockScratch<E>::BlockScratch(const E& engine, const BlockShape& s)
     : narrow(engine.array(s.rows() * s.channels)),
       wide(engine.array(s.rows() * 4 * s.channels)),
-      attention(engine.array(s.attention_elements())) {}
+      attention(AttentionArray<E>::make(engine, s)) {}
 
 template <class E>
-void block_activations(E& engine, const BlockShape& s, const BlockTensors<const float>& w, const float* x, BlockActivations<E>& kept,
+void block_activations(E& engine, const BlockShape& s, const BlockWeights<E>& w, const typename E::Value* x, BlockActivations<E>& kept,
                        BlockScratch<E>& scratch) {
   const std::size_t rows = s.rows(), c = s.channels;
   const LayerNorm norm{c};
@@ -42,8 +42,8 @@ void block_activations(E& engine, const BlockShape& s, const BlockTensors<const 
 }
 
 template <class E>
-void block_forward(E& engine, const BlockShape& s, const BlockTensors<const float>& w, const float* x, BlockActivations<E>& kept,
-                   BlockScratch<E>& scratch, float* y) {
+void block_forward(E& engine, const BlockShape& s, const BlockWeights<E>& w, const typename E::Value* x, BlockActivations<E>& kept,
+                   BlockScratch<E>& scratch, typename E::Value* y) {
   const std::size_t rows = s.rows(), c = s.channels;
   block_activations(engine, s, w, x, kept, scratch);
   Linear{4 * c, c}.forward(engine, rows, kept.active.data(), w.contract, scratch.narrow.data());
@@ -51,12 +51,11 @@ void block_forward(E& engine, const BlockShape& s, const BlockTensors<const floa
 }
 
 template <class E>
-void block_backward(E& engine, const BlockShape& s, const BlockTensors<const float>& w, const BlockTensors<float>& g, const float* x,
-                    const BlockActivations<E>& kept, BlockScratch<E>& scratch, float* dx) {
+void block_backward(E& engine, const BlockShape& s, const BlockWeights<E>& w, const BlockTensors<float>& g, const typename E::Value* x,
+                    const BlockActivations<E>& kept, BlockScratch<E>& scratch, typename E::Value* dx) {
   const std::size_t rows = s.rows(), c = s.channels;
   const LayerNorm norm{c};
-  float* const narrow = scratch.narrow.data();
-  float* const wide = scratch.wide.data();
+  typename E::Value *const narrow = scratch.narrow.data(), *const wide = scratch.wide.data();
   // The gradient along a residual branch is added to dx, which already holds that of the straight path.
   const Linear contract{4 * c, c}, expand{c, 4 * c}, mix{c, c}, qkv{c, 3 * c};
   contract.backward_weight(engine, rows, dx, kept.active.data(), g.contract);
@@ -69,21 +68,21 @@ void block_backward(E& engine, const BlockShape& s, const BlockTensors<const flo
 
   mix.backward_weight(engine, rows, dx, kept.mixed.data(), g.mix);
   mix.backward_input(engine, rows, dx, w.mix, narrow);
-  Attention{c, s.heads}.backward(engine, s.batch, s.context, narrow, kept.qkv.data(), kept.attention.data(), scratch.attention.data(),
-                                 wide);
+  Attention{c, s.heads}.backward(engine, s.batch, s.context, narrow, kept.qkv.data(), kept.mixed.data(), kept.attention.data(),
+                                 scratch.attention.data(), wide);
   qkv.backward_weight(engine, rows, wide, kept.norm1.data(), g.qkv);
   qkv.backward_input(engine, rows, wide, w.qkv, narrow);
   norm.backward(engine, rows, narrow, x, w.norm1_weight, kept.mean1.data(), kept.scale1.data(), dx, g.norm1_weight, g.norm1_bias);
 }
 
-#define NN_BLOCK(E)                                                                                                                     \
-  template struct BlockActivations<E>;                                                                                                  \
-  template struct BlockScratch<E>;                                                                                                      \
-  template void block_activations(E&, const BlockShape&, const BlockTensors<const float>&, const float*, BlockActivations<E>&,         \
-                                  BlockScratch<E>&);                                                                                    \
-  template void block_forward(E&, const BlockShape&, const BlockTensors<const float>&, const float*, BlockActivations<E>&,             \
-                              BlockScratch<E>&, float*);                                                                                \
-  template void block_backward(E&, const BlockShape&, const BlockTensors<const float>&, const BlockTensors<float>&, const float*,      \
-                               const BlockActivations<E>&, BlockScratch<E>&, float*);
+#define NN_BLOCK(E)                                                                                                                      \
+  template struct BlockActivations<E>;                                                                                                   \
+  template struct BlockScratch<E>;                                                                                                       \
+  template void block_activations(E&, const BlockShape&, const BlockWeights<E>&, const E::Value*, BlockActivations<E>&,                  \
+                                  BlockScratch<E>&);                                                                                     \
+  template void block_forward(E&, const BlockShape&, const BlockWeights<E>&, const E::Value*, BlockActivations<E>&, BlockScratch<E>&,    \
+                              E::Value*);                                                                                                \
+  template void block_backward(E&, const BlockShape&, const BlockWeights<E>&, const BlockTensors<float>&, const E::Value*,               \
+                               const BlockActivations<E>&, BlockScratch<E>&, E::Value*);
 
 }  // namespace nn

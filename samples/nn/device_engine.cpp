@@ -1,9 +1,11 @@
 #include "samples/nn/device_engine.hpp"
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
 #include <elrun/result.hpp>
+#include <elrun/tensor.hpp>
 
 #include "samples/nn/block.inl"
 #include "samples/nn/cuda.cuh"
@@ -34,16 +36,19 @@ void KnownKernel::load_all() {
   }
 }
 
-DeviceArray::DeviceArray(elrun::Stream stream, std::size_t count) : stream_{stream}, data_{nullptr}, size_{count} {
-  if (count > 0) check(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)), "cudaMalloc");
+template <class T>
+DeviceArrayOf<T>::DeviceArrayOf(elrun::Stream stream, std::size_t count) : stream_{stream}, data_{nullptr}, size_{count} {
+  if (count > 0) check(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), "cudaMalloc");
 }
-DeviceArray::DeviceArray(DeviceArray&& other) noexcept
-    : stream_{other.stream_}, data_{std::exchange(other.data_, nullptr)}, size_{std::exchange(other.size_, 0)} {}
-DeviceArray::~DeviceArray() {
+template <class T>
+DeviceArrayOf<T>::~DeviceArrayOf() {
   if (data_ == nullptr) return;
   (void)cudaStreamSynchronize(native(stream_));
   (void)cudaFree(data_);
 }
+template class DeviceArrayOf<float>;
+template class DeviceArrayOf<elrun::bf16>;
+template class DeviceArrayOf<std::byte>;
 
 const std::int32_t* DeviceIds::hold(std::span<const std::int32_t> ids) {
   // From memory that is not pinned: it has been read when the call returns.

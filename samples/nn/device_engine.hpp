@@ -5,28 +5,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include <elrun/device.hpp>
 
 namespace nn {
 
-/// Floats in a device's memory. Move-only.
-class DeviceArray {
+/// Elements in a device's memory: of float, of elrun::bf16 or of bytes. Move-only.
+template <class T>
+class DeviceArrayOf {
  public:
   /// Contents unspecified. Throws elrun::Error where there is no memory.
-  DeviceArray(elrun::Stream stream, std::size_t count);
-  DeviceArray(DeviceArray&& other) noexcept;
-  DeviceArray& operator=(DeviceArray&&) = delete;
-  ~DeviceArray();  ///< Waits for the stream's work.
+  DeviceArrayOf(elrun::Stream stream, std::size_t count);
+  DeviceArrayOf(DeviceArrayOf&& other) noexcept
+      : stream_{other.stream_}, data_{std::exchange(other.data_, nullptr)}, size_{std::exchange(other.size_, 0)} {}
+  DeviceArrayOf& operator=(DeviceArrayOf&&) = delete;
+  ~DeviceArrayOf();  ///< Waits for the stream's work.
   /// An address of the device: the host must not touch it.
-  [[nodiscard]] float* data() const { return data_; }
+  [[nodiscard]] T* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return size_; }
 
  private:
   elrun::Stream stream_;
-  float* data_;
+  T* data_;
   std::size_t size_;
 };
+using DeviceArray = DeviceArrayOf<float>;
 
 /// Token ids in a device's memory, copied there when they are given. Move-only.
 class DeviceIds {
@@ -43,7 +47,9 @@ class DeviceIds {
 /// All work is in the order of one stream, so nobody waits but for what the host reads.
 class DeviceEngine {
  public:
+  using Value = float;
   using Array = DeviceArray;
+  using Floats = Array;
   using Ids = DeviceIds;
   using Loss = elrun::DeviceScalar;
 
@@ -51,6 +57,7 @@ class DeviceEngine {
   explicit DeviceEngine(elrun::Stream stream);
   [[nodiscard]] elrun::Stream stream() const { return stream_; }
   [[nodiscard]] Array array(std::size_t count) const { return {stream_, count}; }
+  [[nodiscard]] Floats floats(std::size_t count) const { return array(count); }
   [[nodiscard]] Ids ids(std::size_t count) const { return {stream_, count}; }
   void fill_with_zeros(float* data, std::size_t count);
   /// From memory of the host, which may change as soon as it returns.

@@ -339,7 +339,7 @@ void Attention::forward(DeviceEngine& engine, std::size_t batch, std::size_t con
   product(engine, {context, views.size(), context}, views.of_scores<const float>(attention), value, views.of_rows(y), Into::fresh,
           batch * heads);
 }
-void Attention::backward(DeviceEngine& engine, std::size_t batch, std::size_t context, const float* dy, const float* qkv,
+void Attention::backward(DeviceEngine& engine, std::size_t batch, std::size_t context, const float* dy, const float* qkv, const float*,
                          const float* attention, float* dattention, float* dqkv) const {
   const AttentionViews views{channels, heads, context};
   const auto query = views.of_qkv(qkv, 0), key = views.of_qkv(qkv, 1), value = views.of_qkv(qkv, 2);

@@ -45,7 +45,9 @@ struct HostIds {
 /// the same names there.
 class Engine {
  public:
+  using Value = float;  ///< Of weights and of what goes through layers.
   using Array = std::vector<float>;
+  using Floats = Array;  ///< Of what stays in float whatever Value is.
   using Ids = HostIds;
   using Loss = float;
   /// Starts `threads - 1` threads that block all signals; the caller is the last one.
@@ -80,6 +82,7 @@ class Engine {
   void product_here(std::size_t worker, Extent extent, Gathered a, Gathered b, Target c, Into into = Into::fresh);
 
   [[nodiscard]] Array array(std::size_t count) const { return Array(count); }
+  [[nodiscard]] Floats floats(std::size_t count) const { return array(count); }
   [[nodiscard]] Ids ids(std::size_t) const { return {}; }
   void fill_with_zeros(float* data, std::size_t count);
   void write(std::span<const float> from, float* to);

@@ -60,8 +60,8 @@ void Attention::forward(Engine& engine, std::size_t batch, std::size_t context, 
   });
 }
 
-void Attention::backward(Engine& engine, std::size_t batch, std::size_t context, const float* dy, const float* qkv, const float* attention,
-                         float* dattention, float* dqkv) const {
+void Attention::backward(Engine& engine, std::size_t batch, std::size_t context, const float* dy, const float* qkv, const float*,
+                         const float* attention, float* dattention, float* dqkv) const {
   const std::size_t size = channels / heads, stride = 3 * channels;
   engine.parallel_for(batch * heads, [&](std::size_t index, std::size_t worker) {
     const std::size_t row = index / heads * context, column = index % heads * size;

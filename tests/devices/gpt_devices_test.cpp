@@ -104,6 +104,72 @@ TEST_CASE("gpt on devices saves while it trains, and the host goes on from what 
   CHECK(ended.state == host);
 }
 
+#ifdef GPT_IN_BF16
+namespace {
+
+std::vector<std::string> bf16_arguments(const Folder& folder, unsigned steps, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all{"--precision", "bf16", "--channels",     "32", "--heads",       "2",
+                               "--context",   "16",   "--global-batch", "6",  "--micro-batch", "1"};
+  all.insert(all.end(), more.begin(), more.end());
+  return gpt_arguments(folder / "text", steps, all);
+}
+
+}  // namespace
+
+TEST_CASE("gpt in bf16 comes to one state on devices, whatever the world and the placement, and after a SIGKILL", "[devices]") {
+  const Folder folder;
+  const Ended alone = run(test_program_path("gpt_on_fake_devices"), bf16_arguments(folder, 3, {"--zero", "0"}), four_devices);
+  INFO(alone.output);
+  REQUIRE(alone.code == 0);
+  REQUIRE(!alone.state.empty());
+  CHECK(!alone.says("fakegpu"));
+  SECTION("worlds and placements") {
+    const std::string workers = GENERATE("2", "3"), zero = workers == "2" ? "1" : "3";
+    CAPTURE(workers, zero);
+    const Ended ended =
+        run("elrun", on_devices({"--standalone", "--nproc_per_node", workers}, bf16_arguments(folder, 3, {"--zero", zero})), four_devices);
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+    CHECK(ended.state == alone.state);
+    CHECK(!ended.says("fakegpu"));
+  }
+  SECTION("a worker is killed") {
+    const auto job =
+        start("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, bf16_arguments(folder, 3, {"--zero", "0"})), four_devices);
+    REQUIRE(job->line("step=1 "));
+    const auto workers = job->children_named("gpt_on_fake_dev");
+    REQUIRE(workers.size() == 2);
+    REQUIRE(::kill(workers[1], SIGKILL) == 0);
+    const Ended ended = finish(*job);
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+    CHECK((ended.says("ended by signal 9") && ended.says("recovered: step ")));
+    CHECK(ended.state == alone.state);
+    CHECK(!ended.says("fakegpu"));
+  }
+}
+
+TEST_CASE("gpt in bf16 is refused on the host, and does not go on from a checkpoint in fp32", "[devices]") {
+  const Folder folder;
+  const Ended host =
+      run(test_program_path("gpt_on_fake_devices"), bf16_arguments(folder, 1), {{"ELRUN_DEVICE", "cpu"}, {"FAKEGPU_DEVICES", "1"}});
+  INFO(host.output);
+  CHECK(host.code == 78);
+  CHECK(host.says("this worker computes on the host: start it where a GPU is visible"));
+  const auto arguments = [&](const std::string& precision, unsigned steps) {
+    return gpt_arguments(folder / "text", steps,
+                         {"--precision", precision, "--channels", "32", "--heads", "2", "--context", "16", "--checkpoint",
+                          folder / "checkpoints", "--lr", "0.002"});
+  };
+  const Ended begun = run(test_program_path("gpt_on_fake_devices"), arguments("fp32", 1), four_devices);
+  const Ended other = run(test_program_path("gpt_on_fake_devices"), arguments("bf16", 2), four_devices);
+  INFO(begun.output << other.output);
+  CHECK(begun.code == 0);
+  CHECK(other.code == 78);
+  CHECK(other.says("numeric class"));
+}
+#endif
+
 TEST_CASE("a program that is not written for devices stays on the host beside one, and is refused where it asks for it", "[devices]") {
   const std::string bin = program_path("flat_after"), devices = bin.substr(0, bin.rfind("/bin/")) + "/lib/devices";
   const Environment beside{{"LD_LIBRARY_PATH", devices}, {"FAKEGPU_DEVICES", "1"}};

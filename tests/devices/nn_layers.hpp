@@ -101,7 +101,7 @@ Array attention(Setting<E>& at, std::size_t batch, std::size_t context, std::siz
   const float *qkv = at.put(random(rows * 3 * c, 1)), *g = at.put(random(rows * c, 2));
   float *p = at.room(scores), *y = at.room(rows * c), *dp = at.room(scores), *dqkv = at.room(rows * 3 * c);
   layer.forward(at.engine, batch, context, qkv, p, y);
-  layer.backward(at.engine, batch, context, g, qkv, p, dp, dqkv);
+  layer.backward(at.engine, batch, context, g, qkv, y, p, dp, dqkv);
   return joined({at.read(p, scores), at.read(y, rows * c), at.read(dp, scores), at.read(dqkv, rows * 3 * c)});
 }
 

@@ -32,10 +32,10 @@ inline const std::vector<Layer>& layers() {
       {"rendezvous/round/", {"lib/base/", "rendezvous/messages.hpp"}, {}},
       {"rendezvous/", {"lib/base/", "lib/link/"}, {"absl/", "boost/", "grpc", "google/protobuf/", "openssl/"}},
       {"launcher/", {"lib/base/", "lib/link/", "rendezvous/", "checkpoint/"}, {"boost/", "nlohmann/", "openssl/"}},
-      {"samples/", {"samples/"}, {"cuda"}},
+      {"samples/", {"samples/"}, {"cuda", "cublas"}},
       {"tests/",
        {"tests/", "lib/", "kernels/", "rendezvous/", "checkpoint/", "launcher/", "samples/"},
-       {"catch2/", "boost/", "nlohmann/", "grpc", "google/protobuf/", "cuda", "nccl", "openssl/", "zlib.h"}},
+       {"catch2/", "boost/", "nlohmann/", "grpc", "google/protobuf/", "cuda", "nccl", "cublas", "openssl/", "zlib.h"}},
   };
   return all;
 }

@@ -2,8 +2,8 @@
 /// \file Included in front of a .cu when g++ compiles it as a twin (tests/fakegpu.cmake): CUDA's language for a host. FAKEGPU_TWIN_FILE is the
 /// file's name.
 ///
-/// Instrumentation tells each access of memory (hooks.cpp). What is not here is not supported, and does not compile; a kernel that uses
-/// mma, ldmatrix or cp.async gets wrappers for them, in a header of their own beside this one, when the first comes.
+/// Instrumentation tells each access of memory (hooks.cpp). What is not here is not supported, and does not compile; mma and ldmatrix are in
+/// tensor_core.hpp.
 
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
@@ -58,6 +58,8 @@ T shuffle(unsigned mask, T value, unsigned from) {
 }
 
 }  // namespace fakegpu
+
+#include "tests/fakegpu/simt/tensor_core.hpp"
 
 /// launch.cuh says this for each kernel that is launched anywhere.
 #define ELRUN_TWIN(kernel) ((void)fakegpu::TwinOf<kernel>::enrolled)
@@ -158,4 +160,5 @@ inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }

@@ -1,0 +1,57 @@
+#pragma once
+/// \file Bf16Engine: what layers compute with on a device's tensor cores, in the place of DeviceEngine. Weights and activations are bf16, sums and gradients of
+/// weights are float. The bits are the same each time on one kind of device with one version of cuBLASLt, and are not the host's.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <elrun/device.hpp>
+#include <elrun/tensor.hpp>
+
+#include "samples/nn/block.hpp"
+#include "samples/nn/cublas_lt.hpp"
+#include "samples/nn/device_engine.hpp"
+
+namespace nn {
+
+/// All work is in the order of one stream.
+class Bf16Engine {
+ public:
+  using Value = elrun::bf16;
+  using Array = DeviceArrayOf<elrun::bf16>;
+  using Floats = DeviceArray;
+  using Ids = DeviceIds;
+  using Loss = elrun::DeviceScalar;
+
+  /// As DeviceEngine. Rows of its layer norms have at most `widest` elements. Throws elrun::Error where cuBLASLt is not found.
+  Bf16Engine(elrun::Stream stream, std::size_t widest);
+  [[nodiscard]] elrun::Stream stream() const { return stream_; }
+  [[nodiscard]] Array array(std::size_t count) const { return {stream_, count}; }
+  [[nodiscard]] Floats floats(std::size_t count) const { return {stream_, count}; }
+  [[nodiscard]] Ids ids(std::size_t count) const { return {stream_, count}; }
+  void fill_with_zeros(elrun::bf16* data, std::size_t count);
+  /// From memory of the host, rounded to nearest.
+  void write(std::span<const float> from, elrun::bf16* to);
+  /// Waits for the work before it.
+  void read(const elrun::bf16* from, std::span<float> to);
+  void read(const float* from, std::span<float> to);
+
+  [[nodiscard]] CublasLt& products() { return products_; }
+  /// Where a sum over many rows keeps its parts: room for two rows of `widest` floats for each of `most_parts`.
+  [[nodiscard]] float* parts() { return parts_.data(); }
+  static constexpr std::size_t most_parts = 128;
+
+ private:
+  elrun::Stream stream_;
+  CublasLt products_;
+  DeviceArray parts_;
+};
+
+template <>
+struct AttentionArray<Bf16Engine> {
+  using Type = DeviceArray;
+  static Type make(const Bf16Engine& engine, const BlockShape& shape) { return engine.floats(shape.rows() * shape.heads); }
+};
+
+}  // namespace nn

@@ -16,8 +16,8 @@ folder=${GPU_FOLDER:-$root/build/gpu}
 results=${RESULTS:-$folder/results}
 
 # Each part: its limit in seconds (580 together), and what it is.
-parts=(facts answers rates kernels nccl ipc golden gpt sanitizer)
-declare -A limit=([facts]=10 [answers]=60 [rates]=30 [kernels]=50 [nccl]=60 [ipc]=15 [golden]=120 [gpt]=75 [sanitizer]=160)
+parts=(facts answers rates kernels nccl ipc golden gpt bf16 torch sanitizer)
+declare -A limit=([facts]=10 [answers]=20 [rates]=20 [kernels]=30 [nccl]=60 [ipc]=15 [golden]=75 [gpt]=40 [bf16]=40 [torch]=100 [sanitizer]=170)
 declare -A what=(
   [facts]="device, driver, versions"
   [answers]="known answers: device and host give the same bits"
@@ -26,11 +26,11 @@ declare -A what=(
   [nccl]="NCCL: a world of one made and ended 100 times"
   [ipc]="memory shared by two processes of one device"
   [golden]="gpt comes to the host's state: zero 0 to 3, bf16 leaves, two workers of which one is killed (SIGKILL)"
-  [gpt]="gpt with GPT-2's 124M shape: tokens per second"
+  [gpt]="gpt with GPT-2's 124M shape, with the host's bits: tokens per second"
+  [bf16]="gpt with GPT-2's 124M shape in bf16: tokens per second, and one state for zero 0 to 3"
+  [torch]="PyTorch with the same shape in bf16: tokens per second"
   [sanitizer]="compute-sanitizer: memcheck, racecheck, initcheck, synccheck"
 )
-missing=("gpt at 124M beside PyTorch")
-
 build() {
   local tree=$root/build
   [[ -f $tree/build.ninja ]] || cmake -C "$root/cmake/presets/release.cmake" -S "$root" -B "$tree" -G Ninja
@@ -49,10 +49,10 @@ small_gpt() {
 }
 state_of() { sed -n 's/^done .* state=\([0-9a-f]*\).*/\1/p'; }
 
-# same WHAT HOST DEVICE: one line
+# same WHAT EXPECTED DEVICE: one line
 same() {
-  [[ -n $2 && $2 == "$3" ]] && { echo "$1: state $3, as on the host"; return; }
-  echo "$1: WRONG: state '$3', on the host '$2'"
+  [[ -n $2 && $2 == "$3" ]] && { echo "$1: state $3, as expected"; return; }
+  echo "$1: WRONG: state '$3', expected '$2'"
   tail -3 "$scratch/log"
   wrong=1
 }
@@ -76,6 +76,24 @@ golden() {
   return "$wrong"
 }
 
+# large_gpt ARGUMENTS...: GPT-2's 124M shape. Two bytes of a text are an id below 50257.
+large_gpt() {
+  local shape=(--layers 12 --channels 768 --heads 12 --context 1024 --ids 50257 "$@")
+  [[ -z ${FAKEGPU:-} ]] || shape=("$@" --layers 1 --channels 32 --heads 2 --context 32 --micro-batch 1 --global-batch 2 --steps 2)
+  ELRUN_DEVICE=cuda "$gpt" --data "$scratch/text" --seed 7 "${shape[@]}"
+}
+
+bf16() {
+  local wrong=0 first='' zero
+  large_gpt --precision bf16 --micro-batch 16 --global-batch 64 --steps 12
+  for zero in 0 1 2 3; do
+    large_gpt --precision bf16 --micro-batch 16 --global-batch 32 --steps 3 --zero "$zero" >"$scratch/bf16" 2>"$scratch/log" || wrong=1
+    [[ -n $first ]] || first=$(state_of <"$scratch/bf16")
+    same "bf16, zero($zero)" "$first" "$(state_of <"$scratch/bf16")"
+  done
+  return "$wrong"
+}
+
 # The program of a part. What it prints is its result.
 run_part() {
   local suite=$folder/gpu_suite answers=$folder/kernels_gpu_test small=()
@@ -91,11 +109,12 @@ run_part() {
   for _ in {1..40}; do cat "$here/gpu.sh"; done >"$scratch/text"
   case $1 in
     golden) golden ;;
-    gpt)
-      # Two bytes of a text are an id below 50257.
-      local shape=(--layers 12 --channels 768 --heads 12 --context 1024 --micro-batch 1 --global-batch 8 --steps 6 --ids 50257)
-      [[ -z ${FAKEGPU:-} ]] || shape=(--layers 1 --channels 32 --heads 2 --context 32 --micro-batch 1 --global-batch 2 --steps 2)
-      ELRUN_DEVICE=cuda "$gpt" --data "$scratch/text" --seed 7 "${shape[@]}"
+    gpt) large_gpt --micro-batch 1 --global-batch 8 --steps 6 ;;
+    bf16) bf16 ;;
+    torch)
+      [[ -z ${FAKEGPU:-} ]] || { echo "not run: PyTorch knows no fake devices"; return 0; }
+      python3 -c 'import torch' 2>/dev/null || { echo "not run: no PyTorch here"; return 0; }
+      python3 "$here/gpu/torch_gpt.py" 16 4 12
       ;;
     answers) "$answers" ;;
     sanitizer)
@@ -162,7 +181,6 @@ table() {
         printf "| %s | %s | %s |\n", what, date, lines
       }' "$file"
   done
-  for part in "${missing[@]}"; do echo "| $part | | not there yet |"; done
 }
 
 command=${1:-}

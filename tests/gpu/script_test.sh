@@ -55,7 +55,7 @@ chmod +x "$work/wrong/tests/gpt_on_fake_devices" "$work/wrong/bin/elrun"
 code=0
 FAKEGPU=$work/wrong bash "$script" run golden >"$work/out" || code=$?
 [[ $code == 1 ]] || wrong "with wrong states it ended with $code"
-expect "$work/out" "^zero(3): WRONG: state 'bbbbbbbbbbbbbbbb', on the host 'aaaaaaaaaaaaaaaa'"
+expect "$work/out" "^zero(3): WRONG: state 'bbbbbbbbbbbbbbbb', expected 'aaaaaaaaaaaaaaaa'"
 expect "$work/out" "^no worker was killed"
 
 sed -i '/^ended/d' "$RESULTS/ipc.txt"  # as a call leaves it that is cut

@@ -78,7 +78,8 @@ __device__ void update_four(const Operands<Functor>& at, std::uint64_t i, const 
   }
 }
 
-/// A block per tile, as many as there are: blocks that take one tile after the other come to 95 % of what this comes to (tests/gpu/RESULTS.md). Tiles of a run are shifted by what lies before its first border, so that each begins on one.
+/// A block per tile, and as many blocks as tiles: fewer blocks that take one tile after the other are slower (tests/gpu/RESULTS.md). Tiles of a run are shifted
+/// by what lies before its first border, so that each begins on one.
 template <class Functor>
 __global__ void __launch_bounds__(block_threads) update_kernel(UpdateArrays arrays, UpdateTable table, Functor decaying, Functor plain) {
   for (std::uint64_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) {

@@ -27,15 +27,15 @@ elrun::Exchange exchange_of(const gpt::Options& options) {
 }
 
 /// What the names and shapes of the parameters do not say.
-std::string numeric_of(const gpt::Options& options) {
+std::string numeric_of(const gpt::Options& options, [[maybe_unused]] elrun::Device device) {
   std::string numeric = "gpt 1, heads " + std::to_string(options.heads) + ", context " + std::to_string(options.context);
 #ifdef GPT_IN_BF16
-  if (options.precision == "bf16") numeric += ", bf16 by " + nn::CublasLt::version();
+  if (options.precision == "bf16") numeric += ", " + nn::Bf16Engine::numeric(device);
 #endif
   return numeric;
 }
 
-elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text) {
+elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text, elrun::Device device) {
   return {.global_batch = options.global_batch,
           .micro_batch = options.micro_batch,
           .samples = text.samples(),
@@ -47,7 +47,7 @@ elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text) {
           .overlap = options.overlap == "on",
           .reduce = options.reduce == "fast" ? elrun::Reduce::fast : elrun::Reduce::exact,
           .leaves = options.leaves == "bf16" ? elrun::DType::bf16 : elrun::DType::f32,
-          .numeric = numeric_of(options)};
+          .numeric = numeric_of(options, device)};
 }
 
 template <class E>
@@ -113,15 +113,15 @@ void demand_tensor_cores([[maybe_unused]] const elrun::Job& job) {
 
 void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text) {
   if (options.precision == "bf16") demand_tensor_cores(job);
-  job.configure(plan_of(options, text), {.directory = options.checkpoint,
-                                         .every = options.every,
-                                         .interval = std::chrono::seconds{options.every_seconds},
-                                         .budget = options.save_budget,
-                                         .keep = static_cast<std::uint32_t>(options.keep),
-                                         .final_wait = std::chrono::seconds{options.final_wait},
-                                         .max_age = std::chrono::seconds{options.max_age},
-                                         .async = options.async,
-                                         .rate = elrun::Bytes{options.save_rate * 1'000'000}});
+  job.configure(plan_of(options, text, job.device()), {.directory = options.checkpoint,
+                                                       .every = options.every,
+                                                       .interval = std::chrono::seconds{options.every_seconds},
+                                                       .budget = options.save_budget,
+                                                       .keep = static_cast<std::uint32_t>(options.keep),
+                                                       .final_wait = std::chrono::seconds{options.final_wait},
+                                                       .max_age = std::chrono::seconds{options.max_age},
+                                                       .async = options.async,
+                                                       .rate = elrun::Bytes{options.save_rate * 1'000'000}});
 #ifdef GPT_IN_BF16
   if (options.precision == "bf16") {
     nn::Bf16Engine engine{job.stream(), options.channels};

@@ -1,6 +1,7 @@
 #include "samples/nn/bf16_engine.hpp"
 
 #include <bit>
+#include <string>
 #include <vector>
 
 #include "samples/nn/block.inl"
@@ -21,6 +22,12 @@ elrun::bf16 rounded(float x) {
 
 Bf16Engine::Bf16Engine(elrun::Stream stream, std::size_t widest)
     : stream_{DeviceEngine{stream}.stream()}, products_{stream}, parts_{stream, 2 * most_parts * widest} {}
+
+std::string Bf16Engine::numeric(elrun::Device device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties");
+  return std::string{"bf16 on "} + properties.name + " by " + CublasLt::version();
+}
 
 void Bf16Engine::fill_with_zeros(elrun::bf16* data, std::size_t count) {
   check(cudaMemsetAsync(data, 0, count * sizeof(elrun::bf16), native(stream_)), "cudaMemsetAsync");

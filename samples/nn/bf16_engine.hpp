@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include <elrun/device.hpp>
 #include <elrun/tensor.hpp>
@@ -26,6 +27,9 @@ class Bf16Engine {
 
   /// As DeviceEngine. Rows of its layer norms have at most `widest` elements. Throws elrun::Error where cuBLASLt is not found.
   Bf16Engine(elrun::Stream stream, std::size_t widest);
+  /// What the bits depend on: "bf16 on NVIDIA H100 80GB HBM3 by cuBLASLt 13.1.0". A part of a program's numeric class, so that neither workers on other devices nor
+  /// a checkpoint of such are mixed in. Throws where cuBLASLt is not found.
+  [[nodiscard]] static std::string numeric(elrun::Device device);
   [[nodiscard]] elrun::Stream stream() const { return stream_; }
   [[nodiscard]] Array array(std::size_t count) const { return {stream_, count}; }
   [[nodiscard]] Floats floats(std::size_t count) const { return {stream_, count}; }

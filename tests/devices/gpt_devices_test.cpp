@@ -29,6 +29,16 @@ std::string state_on_host(const Folder& folder, const std::vector<std::string>& 
   return host.state;
 }
 
+/// Two workers, of which the second is killed after its first step.
+Ended with_a_kill(const std::vector<std::string>& gpt) {
+  const auto job = start("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, gpt), four_devices);
+  REQUIRE(job->line("step=1 "));
+  const auto workers = job->children_named("gpt_on_fake_dev");  // as much as the system keeps of a name
+  REQUIRE(workers.size() == 2);
+  REQUIRE(::kill(workers[1], SIGKILL) == 0);
+  return finish(*job);
+}
+
 }  // namespace
 
 TEST_CASE("gpt comes to the host's state on devices, whatever the world and the placement", "[devices]") {
@@ -66,13 +76,7 @@ TEST_CASE("gpt goes on from a device's checkpoint on the host, and the other way
 TEST_CASE("gpt on devices loses a worker by SIGKILL, goes on from the survivors' state, and ends in the host's", "[devices]") {
   const Folder folder;
   const std::string host = state_on_host(folder);
-  const auto job = start("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, gpt_arguments(folder / "text", 3, {"--zero", "0"})),
-                         four_devices);
-  REQUIRE(job->line("step=1 "));
-  const auto workers = job->children_named("gpt_on_fake_dev");  // as much as the system keeps of a name
-  REQUIRE(workers.size() == 2);
-  REQUIRE(::kill(workers[1], SIGKILL) == 0);
-  const Ended ended = finish(*job);
+  const Ended ended = with_a_kill(gpt_arguments(folder / "text", 3, {"--zero", "0"}));
   INFO(ended.output);
   CHECK(ended.code == 0);
   CHECK((ended.says("ended by signal 9") && ended.says("recovered: step ")));
@@ -116,7 +120,8 @@ std::vector<std::string> bf16_arguments(const Folder& folder, unsigned steps, co
 
 }  // namespace
 
-TEST_CASE("gpt in bf16 comes to one state on devices, whatever the world and the placement, and after a SIGKILL", "[devices]") {
+TEST_CASE("gpt in bf16 comes to one state on devices, whatever the world and the placement and the order of work, and after a SIGKILL",
+          "[devices]") {
   const Folder folder;
   const Ended alone = run(test_program_path("gpt_on_fake_devices"), bf16_arguments(folder, 3, {"--zero", "0"}), four_devices);
   INFO(alone.output);
@@ -133,14 +138,24 @@ TEST_CASE("gpt in bf16 comes to one state on devices, whatever the world and the
     CHECK(ended.state == alone.state);
     CHECK(!ended.says("fakegpu"));
   }
+  SECTION("activations computed again, exchanges beside compute, audits") {
+    const Ended again = run(test_program_path("gpt_on_fake_devices"),
+                            bf16_arguments(folder, 3, {"--zero", "0", "--recompute", "--sample", "5"}), four_devices);
+    const auto two = [&](const std::vector<std::string>& more) {
+      return run("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, bf16_arguments(folder, 3, more)), four_devices);
+    };
+    const Ended beside = two({"--zero", "3", "--overlap", "on", "--verify", "1"}), audited = two({"--zero", "1", "--audit", "1"});
+    for (const Ended* ended : {&again, &beside, &audited}) {
+      INFO(ended->output);
+      CHECK(ended->code == 0);
+      CHECK(ended->state == alone.state);
+      CHECK(!ended->says("fakegpu"));
+    }
+    CHECK(again.says("sample: "));
+    CHECK(audited.says("audited"));
+  }
   SECTION("a worker is killed") {
-    const auto job =
-        start("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, bf16_arguments(folder, 3, {"--zero", "0"})), four_devices);
-    REQUIRE(job->line("step=1 "));
-    const auto workers = job->children_named("gpt_on_fake_dev");
-    REQUIRE(workers.size() == 2);
-    REQUIRE(::kill(workers[1], SIGKILL) == 0);
-    const Ended ended = finish(*job);
+    const Ended ended = with_a_kill(bf16_arguments(folder, 3, {"--zero", "0"}));
     INFO(ended.output);
     CHECK(ended.code == 0);
     CHECK((ended.says("ended by signal 9") && ended.says("recovered: step ")));
@@ -166,7 +181,7 @@ TEST_CASE("gpt in bf16 is refused on the host, and does not go on from a checkpo
   INFO(begun.output << other.output);
   CHECK(begun.code == 0);
   CHECK(other.code == 78);
-  CHECK(other.says("numeric class"));
+  CHECK((other.says("numeric class") && other.says("bf16 on fake device by cuBLASLt ")));
 }
 #endif
 

@@ -131,7 +131,7 @@ TEST_CASE("a linear layer in bf16 is the host's as close as bf16 allows", "[devi
 }
 
 TEST_CASE("a layer norm in bf16 is the host's as close as bf16 allows, with more rows than parts of their sums", "[devices]") {
-  const auto [rows, c] = GENERATE(std::pair<std::size_t, std::size_t>{5, 40}, std::pair<std::size_t, std::size_t>{300, 16},
+  const auto [rows, c] = GENERATE(std::pair<std::size_t, std::size_t>{5, 40}, std::pair<std::size_t, std::size_t>{301, 16},
                                   std::pair<std::size_t, std::size_t>{2, 256});
   CAPTURE(rows, c);
   check_close([&, rows = rows, c = c](auto& at) {

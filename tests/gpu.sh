@@ -31,6 +31,7 @@ declare -A what=(
   [torch]="PyTorch with the same shape in bf16: tokens per second"
   [sanitizer]="compute-sanitizer: memcheck, racecheck, initcheck, synccheck"
 )
+
 build() {
   local tree=$root/build
   [[ -f $tree/build.ninja ]] || cmake -C "$root/cmake/presets/release.cmake" -S "$root" -B "$tree" -G Ninja

@@ -170,7 +170,7 @@ TEST_CASE("attention in bf16 is the host's as close as bf16 allows, in one tile 
 TEST_CASE("embeddings, GELU and cross-entropy in bf16 are the host's as close as bf16 allows, also where a token comes in far rows",
           "[devices]") {
   constexpr std::size_t context = 150, rows = 300, vocabulary = 64, c = 16;
-  check_close([](auto& at) {
+  check_close([&](auto& at) {
     std::vector<std::int32_t> ids(rows), targets(rows);
     for (std::size_t i = 0; i < rows; ++i)
       ids[i] = static_cast<std::int32_t>(i * i % 40), targets[i] = static_cast<std::int32_t>(i * 7 % vocabulary);

@@ -126,7 +126,7 @@ TEST_CASE("attention: known answer, no look into the future, and the slope", "[n
   }
   SECTION("slope") {
     Array dp(p.size()), dqkv(qkv.size());
-    attention.backward(engine, batch, context, g.data(), qkv.data(), p.data(), dp.data(), dqkv.data());
+    attention.backward(engine, batch, context, g.data(), qkv.data(), y.data(), p.data(), dp.data(), dqkv.data());
     check_gradient("qkv", qkv, dqkv, loss);
   }
 }

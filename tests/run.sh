@@ -107,5 +107,6 @@ if [[ -n "$full" ]]; then
     env -u ELRUN_FULL bash tests/systems.sh
   fi
 fi
-# One more than processors: the longest tests wait for silent nodes most of their time.
-exec "${prefix[@]}" ctest --test-dir "$folder" -j $((jobs + 1)) "$@"
+# More tests than processors, for many wait most of their time: as many as compute for all processors and a half (in hundredths; tests/times.cmake).
+printf '{"version": {"major": 1, "minor": 0}, "local": [{"processors": [{"id": "all", "slots": %d}]}]}\n' $((100 * jobs + 50)) >"$folder/processors.json"
+exec "${prefix[@]}" ctest --test-dir "$folder" -j $((3 * jobs)) --resource-spec-file "$PWD/$folder/processors.json" "$@"

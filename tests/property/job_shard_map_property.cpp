@@ -255,6 +255,7 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
                        .decision = {1.5f, true, 2.5f, 7},
                        .saved_step = 3,
                        .unsaved_for = 90s,
+                       .remembered_step = 2,
                        .held = {{4, 3, 2}, {7, {{1, 2}}}, {3, 1}, {8, {{3, 4}}}},
                        .whole_parameters = false,
                        .node = "node.1"};

@@ -165,12 +165,17 @@ std::optional<BugText> bug_named(std::string_view name) {
   return at == bug_texts.end() ? std::nullopt : std::optional{*at};
 }
 
+BugOf bugs_of(const Options& options) {
+  if (options.cut) return options.job ? BugOf::cut_jobs : BugOf::cuts;
+  return options.job ? BugOf::jobs : BugOf::any_world;
+}
+
 int all_planted(const Options& options) {
   const std::uint64_t seeds = options.seeds > 0 ? options.seeds : planted_seeds_max;
   int code = exit_clean;
   fmt::print("| planted bug | what it is | found after | by |\n|---|---|---|---|\n");
   for (const BugText& text : bug_texts) {
-    if (text.of != (options.cut ? BugOf::cuts : options.job ? BugOf::jobs : BugOf::any_world)) continue;
+    if (text.of != bugs_of(options)) continue;
     const Campaign campaign = look(options.from, seeds, worlds_of(options), text.bug, options.threads);
     if (!campaign.first) code = exit_found;
     fmt::print("| `{}` | {} | {} | {} |\n", text.name, text.what,

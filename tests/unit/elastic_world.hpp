@@ -27,6 +27,8 @@ struct Fate {
   bool with_its_node = false;  ///< When it dies, so do all others of its node.
   /// Of a split: called by each member that it leaves out, before anybody hears of it. So the one whom it reached goes on meanwhile.
   std::function<void(Call)> before_told{};
+  /// Of a split: the one whom it reached has no place in the next generation. It comes back, with its state, when that one grows.
+  bool keeps_out = false;
 };
 
 /// What members sent each other in one generation, of pieces that have whole granules (votes and words are smaller): out of memory
@@ -108,7 +110,7 @@ class ElasticWorld {
     const std::uint32_t node;
     bool dies_too = false;  // in its next exchange, or before it comes to the next generation
     bool alive = true, waits = true, killed = false;
-    bool comes_back = false, has_left = false, refused = false;
+    bool comes_back = false, has_left = false, refused = false, kept_out = false;
     std::atomic<std::uint64_t> failed_in = 0;  // the generation in which one of its exchanges failed
     std::atomic<bool> is_leaving = false;
     std::optional<Failure> over;
@@ -127,7 +129,7 @@ class ElasticWorld {
         throw MemberKilled{};
       }
       const auto done = shared_->net.exchange(membership_.rank.value(), sends, receives, false, label_);
-      const auto missed = done.ok() ? world_.misses(membership_, count_ - 1) : std::nullopt;
+      const auto missed = done.ok() ? world_.misses(person_, membership_, count_ - 1) : std::nullopt;
       if (done.ok() && !missed) return done;
       person_.failed_in = membership_.generation.number;
       spoil(receives);
@@ -197,7 +199,7 @@ class ElasticWorld {
   void form() {
     std::vector<Person*> members;
     for (const auto& p : people_) {
-      if (!p->alive) continue;
+      if (!p->alive || p->kept_out) continue;
       if (!p->waits) return;
       members.push_back(p.get());
     }
@@ -348,7 +350,11 @@ class ElasticWorld {
         draw_fate();
         return false;
       }
-      if (fate.kind == Fate::Kind::grows) add_member();
+      if (fate.kind == Fate::Kind::grows) {
+        const auto out = std::ranges::find_if(people_, [](const auto& p) { return p->alive && p->kept_out; });
+        if (out == people_.end()) add_member();
+        else (*out)->kept_out = false;
+      }
       if (fate.kind == Fate::Kind::dies) {
         person.alive = false;
         const std::size_t born = people_.size();
@@ -365,10 +371,12 @@ class ElasticWorld {
   }
 
   /// The fate for which this member does not get what others sent in this exchange, as far as it knows.
-  std::optional<Fate> misses(const Membership& who, std::uint64_t exchange) {
+  std::optional<Fate> misses(Person& person, const Membership& who, std::uint64_t exchange) {
     const std::lock_guard lock{mutex_};
     if (!fate_ || fate_->at != exchange || who.generation.number != number_) return std::nullopt;
-    const bool splits = fate_->kind == Fate::Kind::splits && fate_->whom % who.world.value() != who.rank.value();
+    const bool is_reached = fate_->whom % who.world.value() == who.rank.value();
+    const bool splits = fate_->kind == Fate::Kind::splits && !is_reached;
+    if (fate_->kind == Fate::Kind::splits && is_reached && fate_->keeps_out) person.kept_out = true;
     return splits || fate_->kind == Fate::Kind::times_out ? fate_ : std::nullopt;
   }
 

@@ -175,6 +175,27 @@ TEST_CASE("whoever dies once all have their new shards takes nothing with it, al
   }
 }
 
+TEST_CASE("a member that alone heard that a step is decided, and comes back late, sets nobody back", "[job][mirrored]") {
+  std::size_t came_back_ahead = 0;
+  for (const int stage : {1, 2, 3})
+    for (const std::uint32_t alone : {0u, 1u, 2u, 3u})
+      for (std::uint64_t at = stage == 3 ? 60 : 14; at < (stage == 3 ? 70u : 24u); ++at) {
+        INFO("mirrored(zero(" << stage << ")), exchange " << at << " reaches member " << alone << " alone");
+        // The three others are in their generation when it comes back, and have decided no step in it.
+        ElasticWorld world{4,
+                           {{.kind = Fate::Kind::splits, .whom = alone, .at = at, .keeps_out = true}, {Fate::Kind::grows, 0, 9}},
+                           toy({.plan = mirrored_plan(stage)}),
+                           {0, 1, 2, 3}};
+        auto& results = world.wait();
+        for (std::uint32_t i = 0; i < 4; ++i) ended_alike(results[i]);
+        CHECK(world.generations() == 3);
+        CHECK_FALSE(said(world, "was lost"));
+        CHECK_FALSE(said(world, "from nothing"));
+        came_back_ahead += said(world, "1 step is done again");
+      }
+  CHECK(came_back_ahead > 0);
+}
+
 TEST_CASE("both holders of a shard that die together take it with them: all go back, and say so", "[job][mirrored]") {
   for (const int stage : {1, 2, 3})
     for (const bool saves : {true, false}) {

@@ -2,32 +2,57 @@
 
 #include "lib/job/recover/settle.hpp"
 
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/job/recover/state_transfer.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/property.hpp"
 
 namespace elrun::test {
 namespace {
 
 /// Decided steps, and those that the member applied.
-MemberStatus member(std::uint64_t applied, std::uint64_t decided, std::uint64_t voted) {
-  MemberStatus s{
-      .has_state = true, .has_begun = true, .is_past_restore = true, .knowledge = {.applied = applied, .decided = decided, .voted = voted}};
+MemberStatus member(std::uint64_t applied, std::uint64_t decided, std::uint64_t voted, Cut cut = {}) {
+  MemberStatus s{.has_state = true,
+                 .has_begun = true,
+                 .is_past_restore = true,
+                 .knowledge = {.applied = applied, .decided = decided, .voted = voted},
+                 .saved_step = never_saved,
+                 .held = {.cut = cut}};
   s.decision.count = decided;
   s.evaluations = 2;
   return s;
 }
+MemberStatus at_step(std::uint64_t steps, Cut cut = {}) { return member(steps, steps, steps, cut); }
+MemberStatus newcomer() { return {.saved_step = never_saved}; }
+
+Layout forty() { return lay_out({{"unit", {{"w", DType::f32, {40 * 1024}, {}}}}}); }
+Settled settled(std::vector<MemberStatus>& statuses, Sums sums = Sums::alike) { return settle(forty(), statuses, sums); }
+
+using R = Recovery;
 
 }  // namespace
 
 TEST_CASE("who voted for a step that one member knows to be decided applies it; who did not vote gets the state", "[settle]") {
-  std::vector<MemberStatus> statuses{MemberStatus{}, member(5, 5, 5), member(4, 4, 5), member(4, 4, 4)};
-  const Settled settled = settle(statuses, Sums::alike);
-  CHECK(settled.newest_step == 5);
-  CHECK(settled.members == std::vector{Recovery::fetch, Recovery::go_on, Recovery::apply, Recovery::fetch});
-  CHECK(settled.printer == 1);
-  REQUIRE(settled.decision.has_value());
-  CHECK(settled.applies(2));
-  CHECK_FALSE(settled.applies(1));
-  bring_up_to_date(statuses, settled, false);
+  std::vector<MemberStatus> statuses{newcomer(), member(5, 5, 5), member(4, 4, 5), member(4, 4, 4)};
+  const Settled all = settled(statuses);
+  CHECK(all.newest_step == 5);
+  CHECK(all.members == std::vector{Recovery::fetch, Recovery::go_on, Recovery::apply, Recovery::fetch});
+  CHECK(all.printer == 1);
+  REQUIRE(all.decision.has_value());
+  CHECK(all.applies(2));
+  CHECK_FALSE(all.applies(1));
+  bring_up_to_date(statuses, all, false);
   CHECK(statuses[2].knowledge.applied == 5);
   CHECK(statuses[2].evaluations == 0);
   CHECK_FALSE(statuses[2].whole_parameters);
@@ -37,13 +62,13 @@ TEST_CASE("who voted for a step that one member knows to be decided applies it; 
 }
 
 TEST_CASE("the first member whose program was in its loop prints", "[settle]") {
-  std::vector<MemberStatus> statuses{MemberStatus{}, MemberStatus{}, member(5, 5, 5)};
+  std::vector<MemberStatus> statuses{newcomer(), newcomer(), member(5, 5, 5)};
   statuses[0].has_begun = true;  // a newcomer that got parts of the state before its giver died
-  CHECK(settle(statuses, Sums::alike).printer == 2);
+  CHECK(settled(statuses).printer == 2);
   statuses[2].is_past_restore = false, statuses[2].keeps_position = true;  // runs again in its process
-  CHECK(settle(statuses, Sums::alike).printer == 2);
+  CHECK(settled(statuses).printer == 2);
   statuses[2].keeps_position = false;
-  CHECK(settle(statuses, Sums::alike).printer == 0);
+  CHECK(settled(statuses).printer == 0);
 }
 
 TEST_CASE("a member's status comes out as it went in", "[settle]") {
@@ -59,9 +84,9 @@ TEST_CASE("a member's status comes out as it went in", "[settle]") {
 
 TEST_CASE("a step for which members voted and that nobody knows to be decided is done again", "[settle]") {
   std::vector<MemberStatus> statuses{member(4, 4, 5), member(4, 4, 5)};
-  const Settled settled = settle(statuses, Sums::alike);
-  CHECK(settled.newest_step == 4);
-  CHECK(settled.members == std::vector{Recovery::go_on, Recovery::go_on});
+  const Settled all = settled(statuses);
+  CHECK(all.newest_step == 4);
+  CHECK(all.members == std::vector{Recovery::go_on, Recovery::go_on});
 }
 
 TEST_CASE("a recut that one member knows to be finished is finished by all who have their new shards, else by none", "[settle]") {
@@ -71,14 +96,13 @@ TEST_CASE("a recut that one member knows to be finished is finished by all who h
   statuses[0].held = statuses[2].held = {.cut = before, .next = after, .next_in = second};
   statuses[1].held = {.cut = {2, 0}, .recut_in = second};
   statuses[2].held.next_in = other;  // of another coordinator's
-  settle_recut(lay_out({{"unit", {{"w", DType::f32, {40 * 1024}, {}}}}}), statuses);
+  (void)settled(statuses);
   CHECK(statuses[0].held == HeldCut{.cut = after, .recut_in = second});
   CHECK(statuses[1].held == HeldCut{.cut = {2, 0}, .recut_in = second});
   CHECK(statuses[2].held == HeldCut{.cut = before});
 }
 
 TEST_CASE("a recut of which nobody knows the end is undone, unless only the new shards are all of the state", "[settle]") {
-  const Layout layout = lay_out({{"unit", {{"w", DType::f32, {40 * 1024}, {}}}}});
   const Generation second{2, {{7, 8}}};
   // Four ranks had two of four parts each. The last died, and then the one that had the same parts.
   const auto holds = [&](Cut before, Cut after) {
@@ -86,24 +110,213 @@ TEST_CASE("a recut of which nobody knows the end is undone, unless only the new 
     s.held = {.cut = before, .next = after, .next_in = second};
     return s;
   };
-  std::vector<MemberStatus> statuses{MemberStatus{}, holds({4, 0, 2}, {3, 0, 2}), holds({4, 0, 2}, {3, 1, 2})};
-  settle_recut(layout, statuses);
+  std::vector<MemberStatus> statuses{newcomer(), holds({4, 0, 2}, {3, 0, 2}), holds({4, 0, 2}, {3, 1, 2})};
+  (void)settled(statuses);
   CHECK(statuses[1].held == HeldCut{.cut = {3, 0, 2}, .recut_in = second});
   CHECK(statuses[2].held == HeldCut{.cut = {3, 1, 2}, .recut_in = second});
   for (const bool all_is_there : {true, false}) {
     // The partner lives, and has not its new shard; or what is new is not all of the state either.
     statuses = {holds({4, 0, 2}, {3, 0, 2}), holds({4, 0, 2}, {3, 0, 2}), member(5, 5, 5)};
     statuses[2].held.cut = all_is_there ? Cut{4, 2, 2} : Cut{4, 1, 1};
-    settle_recut(layout, statuses);
+    (void)settled(statuses);
     CHECK(statuses[0].held == HeldCut{.cut = {4, 0, 2}});
     CHECK(statuses[1].held == HeldCut{.cut = {4, 0, 2}});
   }
 }
 
+TEST_CASE(
+    "a member that alone applied a step and comes back does not set all back: they go on from the newest state of which all parts are there",
+    "[settle]") {
+  // Of four ranks each has two of four parts. X got all votes for step 5; the others did not hear of that, and have not decided it again.
+  for (const std::uint32_t x : {0u, 1u, 2u, 3u}) {
+    std::vector<MemberStatus> statuses;
+    for (std::uint32_t r = 0; r < 4; ++r) statuses.push_back(at_step(r == x ? 5 : 4, {4, 2 * r % 4, 2}));
+    statuses[x].node = "x";
+    const Settled all = settled(statuses);
+    CHECK(all.newest_step == 4);
+    CHECK(all.known_step == 5);
+    for (std::uint32_t r = 0; r < 4; ++r) CHECK(all.members[r] == (r == x ? R::fetch : R::go_on));
+    REQUIRE(all.decision.has_value());
+    CHECK(all.decision->count == 4);
+    CHECK(
+        going_back_line(statuses, all).value() ==
+        fmt::format(
+            "rank {} (node x) had the state of 5 decided steps, of which other parts are gone with the workers that held them: all go on from 4 decided "
+            "steps, the newest state of which all parts are here; 1 step is done again",
+            x));
+    bring_up_to_date(statuses, all, false);
+    const StateTransfer transfer = plan_state_transfer(forty(), statuses, all.newest_step, std::vector<Cut>(4));
+    CHECK(transfer.complete);
+    CHECK(transfer.newcomers[x]);
+  }
+  // It has all parts alone: the others get them.
+  std::vector<MemberStatus> statuses{at_step(4), at_step(5), at_step(4)};
+  CHECK(settled(statuses).newest_step == 5);
+  CHECK_FALSE(going_back_line(statuses, settled(statuses)).has_value());
+}
+
+TEST_CASE("a state that is incomplete is passed over for an older one, but for none that is older than the newest checkpoint", "[settle]") {
+  const auto newest = [](const std::function<void(std::vector<MemberStatus>&)>& change) {
+    // Rank 0 lacks a part of step 7, rank 1 one of step 5; 2 and 3 have all of step 3.
+    std::vector<MemberStatus> statuses{at_step(7, {2, 0}), at_step(5, {2, 1}), at_step(3, {2, 0}), at_step(3, {2, 1}), newcomer()};
+    change(statuses);
+    return settled(statuses).newest_step;
+  };
+  CHECK(newest([](auto&) {}) == 3);
+  for (const std::uint64_t saved : {3u, 4u})
+    for (const std::uint32_t who : {0u, 1u, 2u, 4u}) {
+      CHECK(newest([&](auto& statuses) { statuses[who].saved_step = saved; }) == (saved == 3 ? 3 : 7));
+      CHECK(newest([&](auto& statuses) { statuses[who].remembered_step = saved; }) == (saved == 3 ? 3 : 7));  // its agent knows of it
+    }
+  CHECK(newest([](auto& statuses) { statuses[2].has_state = false; }) == 7);  // nothing is complete: all go back to a checkpoint
+  CHECK(newest([](auto& statuses) { statuses[2].has_host_state = false; }) == 3);
+  CHECK(newest([](auto& statuses) { statuses[2].has_host_state = statuses[3].has_host_state = false; }) == 7);
+  // Who voted for a step comes to it where a member knows to what the votes came.
+  const auto votes = [](std::vector<MemberStatus>& statuses) { statuses[2] = member(4, 4, 5, {2, 0}); };
+  CHECK(newest(votes) == 5);
+  CHECK(newest([&](auto& statuses) { votes(statuses), statuses[1].decision.count = 0; }) == 7);
+  // Of step 2 on, the beginning included.
+  CHECK(newest([](auto& statuses) { statuses[2] = at_step(0, {2, 0}), statuses[3] = at_step(0, {2, 1}); }) == 0);
+}
+
+TEST_CASE("with sums of a generation, parts of as many steps are of one state only where one generation decided them", "[settle]") {
+  const Generation six{6, {{9, 9}}}, seven{7, {{9, 9}}};
+  std::vector<MemberStatus> statuses{at_step(5, {2, 0}), at_step(5, {2, 0}), at_step(5, {2, 1})};
+  statuses[0].knowledge.decided_in = seven;
+  statuses[1].knowledge.decided_in = statuses[2].knowledge.decided_in = six;
+  CHECK(settled(statuses).decided_in == seven);
+  const Settled all = settled(statuses, Sums::of_generation);
+  CHECK(all.newest_step == 5);
+  CHECK(all.decided_in == six);
+  CHECK(all.members == std::vector{R::fetch, R::go_on, R::go_on});
+  CHECK_FALSE(going_back_line(statuses, all).has_value());  // no step is done again
+}
+
+namespace {
+
+/// By the sentence alone: which steps' states are there, granule by granule.
+bool is_there(const Layout& layout, const std::vector<MemberStatus>& statuses, Sums sums, std::uint64_t steps, const Generation& in,
+              bool next) {
+  const bool votes_are_known = std::ranges::any_of(statuses, [&](const MemberStatus& s) {
+    return s.has_state && s.knowledge.decided == steps && s.knowledge.decided_in == in && s.decision.count == steps;
+  });
+  std::set<std::pair<std::uint32_t, std::uint64_t>> there;
+  bool host_state = false;
+  for (const MemberStatus& s : statuses) {
+    const Knowledge& k = s.knowledge;
+    const bool of_it = sums == Sums::alike || (k.decided == k.applied ? k.decided_in : Generation{}) == in;
+    const bool has = k.applied == steps && of_it;
+    const bool comes = votes_are_known && k.applied + 1 == steps && k.voted == steps && (sums == Sums::alike || k.voted_in == in);
+    if (!s.has_state || (!has && !comes)) continue;
+    host_state |= s.has_host_state;
+    for (const Piece& p : pieces(layout, next && s.held.next_in.number > 0 ? s.held.next : s.held.cut))
+      for (std::uint64_t g = p.begin / granule; g < p.end / granule; ++g) there.insert({p.unit, g});
+  }
+  std::size_t all = 0;
+  for (const UnitLayout& unit : layout.units) all += unit.trainable / granule;
+  return host_state && there.size() == all;
+}
+
+Cut any_cut(Rng& rng) {
+  const auto parts = static_cast<std::uint32_t>(1 + rng.below(4));
+  const auto count = parts > 2 && rng.chance(0.5) ? 2u : 1u;
+  return {parts, static_cast<std::uint32_t>(rng.below(parts)), count};
+}
+
+}  // namespace
+
+TEST_CASE("whatever members bring, all go on from the newest state that is there, as a search over granules finds it", "[settle]") {
+  std::size_t older = 0, nothing = 0, with_next = 0;
+  for_all_seeds(4000, [&](Rng& rng) {
+    std::vector<UnitSpec> units;
+    for (std::uint64_t u = 0; u < 1 + rng.below(2); ++u)
+      units.push_back({std::to_string(u), {{"w", DType::f32, {1 + rng.below(9 * 1024)}, {}}}});
+    const Layout layout = lay_out(units);
+    const Sums sums = rng.chance(0.7) ? Sums::alike : Sums::of_generation;
+    const auto generation = [&] { return Generation{1 + rng.below(3), {{1, 1}}}; };
+    const Generation recut_in{9, {{1, 1}}};
+    std::vector<MemberStatus> statuses;
+    for (std::uint64_t r = 0; r < 1 + rng.below(7); ++r) {
+      const std::uint64_t applied = 3 + rng.below(3);
+      const bool voted = rng.chance(0.4), decided = voted && rng.chance(0.2);
+      MemberStatus s = member(applied, applied + decided, applied + voted, any_cut(rng));
+      s.has_state = rng.chance(0.9), s.has_host_state = rng.chance(0.9);
+      s.knowledge.decided_in = generation(), s.knowledge.voted_in = generation();
+      if (decided) s.knowledge.voted_in = s.knowledge.decided_in;
+      if (!decided && rng.chance(0.2)) s.decision.count = 0;  // it got that state from elsewhere
+      if (rng.chance(0.3)) s.saved_step = rng.below(applied + 1);
+      if (rng.chance(0.2)) s.remembered_step = rng.below(applied + 1);
+      if (rng.chance(0.2)) s.held.next = any_cut(rng), s.held.next_in = recut_in;
+      statuses.push_back(s);
+    }
+    std::uint64_t saved = 0, known = 0;
+    std::set<std::pair<std::uint64_t, std::uint64_t>> states;  // by steps, and the number of the generation
+    for (const MemberStatus& s : statuses) {
+      saved = std::max({saved, s.saved_step == never_saved ? 0 : s.saved_step, s.remembered_step});
+      if (!s.has_state) continue;
+      known = std::max(known, s.knowledge.decided);
+      states.insert({s.knowledge.decided, s.knowledge.decided_in.number});
+      if (sums == Sums::alike && s.knowledge.applied < s.knowledge.decided) states.insert({s.knowledge.applied, 0});
+    }
+    std::optional<std::pair<std::uint64_t, std::uint64_t>> wanted;
+    bool new_shards = false;
+    for (auto state = states.rbegin(); state != states.rend() && !wanted; ++state) {
+      if (state != states.rbegin() && state->first < saved) break;
+      if (sums == Sums::alike && state != states.rbegin() && std::prev(state)->first == state->first) continue;  // the newer one is as good
+      const Generation in = state->second == 0 ? Generation{} : Generation{state->second, {{1, 1}}};
+      for (const bool next : {false, true})
+        if (!wanted && is_there(layout, statuses, sums, state->first, in, next)) wanted = *state, new_shards = next;
+    }
+    auto after = statuses;
+    const Settled all = settle(layout, after, sums);
+    CHECK(all.known_step == known);
+    if (!wanted) {
+      ++nothing;
+      CHECK(all.newest_step == known);
+    } else {
+      older += wanted->first < known, with_next += new_shards;
+      CHECK(all.newest_step == wanted->first);
+      CHECK(all.decided_in.number == wanted->second);
+    }
+    CHECK(going_back_line(after, all).has_value() == (wanted.has_value() && wanted->first < known));
+    for (const MemberStatus& s : after) CHECK(s.held.next_in.number == 0);
+    bring_up_to_date(after, all, false);
+    std::vector<Cut> cuts;
+    for (const MemberStatus& s : after) cuts.push_back(s.held.cut);
+    const StateTransfer transfer = plan_state_transfer(layout, after, all.newest_step, cuts);
+    CHECK(transfer.complete == wanted.has_value());
+    const bool has_any = std::ranges::any_of(statuses, &MemberStatus::has_state);
+    CHECK(lost_state_line(after, all.newest_step, transfer).has_value() == (has_any && !wanted));
+  });
+  if (std::getenv("ELRUN_SEED") != nullptr) return;
+  CHECK(older > 50);
+  CHECK(nothing > 50);
+  CHECK(with_next > 20);
+}
+
+TEST_CASE("where all go back, it is said what was lost: a part of the state, or the host state", "[settle]") {
+  const auto line = [](std::vector<MemberStatus> statuses) {
+    const Settled all = settled(statuses);
+    bring_up_to_date(statuses, all, false);
+    return lost_state_line(statuses, all.newest_step,
+                           plan_state_transfer(forty(), statuses, all.newest_step, std::vector<Cut>(statuses.size())));
+  };
+  CHECK_FALSE(line({newcomer(), newcomer()}).has_value());
+  CHECK_FALSE(line({at_step(5), newcomer()}).has_value());
+  CHECK(line({at_step(5, {2, 0}), newcomer()}) ==
+        "part of the state of step 5 was lost with a worker: all go back to the newest checkpoint, or to the beginning");
+  // It got parameters and moments from a worker that was lost before all had come to next_step().
+  MemberStatus half = at_step(5);
+  half.has_host_state = false;
+  CHECK(line({half, newcomer()}) ==
+        "the host state (what the program registered with job.state) of step 5 was lost with a worker: all go back to the newest "
+        "checkpoint, or to the beginning");
+}
+
 TEST_CASE("an update that is left out leaves all parameters up to date", "[settle]") {
   std::vector<MemberStatus> statuses{member(5, 5, 5), member(4, 4, 5)};
   statuses[0].decision.finite = false;
-  bring_up_to_date(statuses, settle(statuses, Sums::alike), false);
+  bring_up_to_date(statuses, settled(statuses), false);
   CHECK(statuses[1].whole_parameters);
 }
 

@@ -52,20 +52,38 @@ void StepCommit::learn(std::uint64_t decided, const Generation& in) {
   known_.decided_in = in;
 }
 
-Recovered recover(std::span<const Knowledge> members, Sums sums) {
-  Recovered out;
-  for (const Knowledge& m : members)
-    if (m.decided > out.next_step || (m.decided == out.next_step && is_newer(m.decided_in, out.decided_in)))
-      out.next_step = m.decided, out.decided_in = m.decided_in;
+std::vector<DecidedState> decided_states(std::span<const Knowledge> members, Sums sums) {
+  std::vector<DecidedState> out;
+  for (const Knowledge& m : members) {
+    out.push_back({m.decided, m.decided_in});
+    // Where it was decided what a member has applied is not known here, once that member knows the next step to be decided.
+    if (m.applied < m.decided && sums == Sums::alike) out.push_back({m.applied, {}});
+  }
+  std::ranges::sort(
+      out, [](const DecidedState& a, const DecidedState& b) { return a.steps != b.steps ? a.steps > b.steps : is_newer(a.in, b.in); });
+  const auto same = [&](const DecidedState& a, const DecidedState& b) {
+    return a.steps == b.steps && (sums == Sums::alike || a.in == b.in);
+  };
+  out.erase(std::unique(out.begin(), out.end(), same), out.end());
+  return out;
+}
+
+Recovered recover(std::span<const Knowledge> members, Sums sums, const DecidedState& state) {
+  Recovered out{.next_step = state.steps, .decided_in = state.in, .members = {}};
   const bool alike = sums == Sums::alike;
   for (const Knowledge& m : members) {
-    const bool has = m.applied == out.next_step && (alike || m.decided_in == out.decided_in);
-    const bool can_apply = m.applied + 1 == out.next_step && m.voted == out.next_step && (alike || m.voted_in == out.decided_in);
+    const bool has = m.applied == state.steps && (alike || (m.decided == m.applied && m.decided_in == state.in));
+    const bool can_apply = m.applied + 1 == state.steps && m.voted == state.steps && (alike || m.voted_in == state.in);
     out.members.push_back(has                                                     ? Recovery::go_on
                           : can_apply && !ELRUN_PLANTED(settle_forgets_who_voted) ? Recovery::apply
                                                                                   : Recovery::fetch);
   }
   return out;
+}
+
+Recovered recover(std::span<const Knowledge> members, Sums sums) {
+  const auto states = decided_states(members, sums);
+  return recover(members, sums, states.empty() ? DecidedState{} : states.front());
 }
 
 }  // namespace elrun::inline v0

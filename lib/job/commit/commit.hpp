@@ -73,13 +73,25 @@ enum class Recovery : std::uint8_t {
   apply,  ///< It voted for a step that is decided and holds the bytes: it applies it now.
   fetch,  ///< It lacks a decided step, or all: state comes from peers or a checkpoint.
 };
+/// So many decided steps, the last of them decided in `in`.
+struct DecidedState {
+  std::uint64_t steps = 0;
+  Generation in{};
+  friend constexpr bool operator==(const DecidedState&, const DecidedState&) = default;
+};
+/// Those that some member has or knows to be decided, the newest first. `members`: those that have a state. With sums that are alike each number of steps is there
+/// once, with the newest generation of which a member knows that they were decided there.
+[[nodiscard]] std::vector<DecidedState> decided_states(std::span<const Knowledge> members, Sums sums);
+
 struct Recovered {
   std::uint64_t next_step = 0;  ///< Decided steps so far, as the new generation sees it,
   Generation decided_in{};      ///< and where the last of them was decided: the newest generation of which a member knows that.
   std::vector<Recovery> members;
 };
-/// `members`: what each member of the new generation brought; a newcomer brings nothing. With sums of a generation, only what was
-/// voted for and decided in `decided_in` counts: who has anything else fetches, as many steps as it may have applied.
+/// `members`: what each member of the new generation brought; a newcomer brings nothing. `state`: the one that all are to have. With sums of a generation, only what
+/// was voted for and decided in `state.in` counts: who has anything else fetches, as many steps as it may have applied.
+[[nodiscard]] Recovered recover(std::span<const Knowledge> members, Sums sums, const DecidedState& state);
+/// The same for the newest state that a member knows to be decided.
 [[nodiscard]] Recovered recover(std::span<const Knowledge> members, Sums sums);
 
 }  // namespace elrun::inline v0

@@ -12,8 +12,7 @@ void GenerationRecovery::gather(JobWorld& world, const Layout& layout, const Mem
   const auto parts = expect(world, world.all_gather(encode(mine)));
   statuses_.clear();
   for (const ByteVector& part : parts) statuses_.push_back(expect(world, decode_member_status(part)));
-  settle_recut(layout, statuses_);
-  settled_ = settle(statuses_, sums);
+  settled_ = settle(layout, statuses_, sums);
   if (auto same = check_same_update(statuses_, settled_.newest_step); !same.ok()) throw Error{std::move(same).failure()};
 }
 

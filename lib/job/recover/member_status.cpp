@@ -64,6 +64,7 @@ ByteVector encode(const MemberStatus& s) {
   w.put(static_cast<std::uint8_t>(s.decision.stops));
   w.put(s.saved_step);
   w.put(s.unsaved_for.count());
+  w.put(s.remembered_step);
   put(w, s.held.cut);
   put(w, s.held.recut_in);
   put(w, s.held.next);
@@ -98,6 +99,7 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.decision.stops = r.get<std::uint8_t>() != 0;
   s.saved_step = r.get<std::uint64_t>();
   s.unsaved_for = Duration{r.get<Duration::rep>()};
+  s.remembered_step = r.get<std::uint64_t>();
   s.held.cut = cut_from(r);
   s.held.recut_in = generation_from(r);
   s.held.next = cut_from(r);

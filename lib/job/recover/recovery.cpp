@@ -76,6 +76,7 @@ MemberStatus Job::Impl::status() const {
           .voted_update = decided_.updates().voted(),
           .saved_step = saves_.saved_step(),
           .unsaved_for = saves_.unsaved_for(),
+          .remembered_step = saves_.remembered_step(identity(plan(), declared.units()).hash),
           .held = state_.held_cut(),
           .whole_parameters = state_.is_whole(),
           .node = host.session.place().node.value(),
@@ -93,6 +94,7 @@ void Job::Impl::settle() {
   same_job_everywhere(world, agreements());
   expect(world, array_meeting_.meet(world));
   recovery_.gather(world, state_.layout(), status(), plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
+  if (const auto line = going_back_line(recovery_.statuses(), recovery_.settled()); line && world.leads()) host.log.warning(*line);
   if (const HeldCut& mine = recovery_.statuses()[world.rank()].held; state_.held_cut().cut == mine.cut) state_.undo_recut();
   else state_.finish_recut();
   const Settled& settled = recovery_.settled();
@@ -114,10 +116,8 @@ void Job::Impl::share() {
   if (transfer.complete) {
     receive_state();
   } else {
-    if (transfer.found && world.leads())
-      host.log.warning(
-          fmt::format("part of the state of step {} was lost with a worker: all go back to the newest checkpoint, or to the beginning",
-                      recovery_.settled().newest_step));
+    if (const auto line = lost_state_line(recovery_.statuses(), recovery_.settled().newest_step, transfer); line && world.leads())
+      host.log.warning(*line);
     load_or_begin();
     // Initial values are made by the program before its loop, so all run it from there.
     if (!held_.is_found() && recovery_.somebody_has_begun()) throw BeginAgain{};
@@ -181,7 +181,10 @@ void Job::Impl::receive_state() {
   const StateTransfer& from = recovery_.transfer();
   if (from.moves) {
     const bool brings = from.held[world.rank()].has_value();
-    if (!brings) held_.spoil();  // cut short, it leaves a mixture in the memory of who gets all
+    if (!brings) {
+      held_.spoil();                                              // cut short, it leaves a mixture in the memory of who gets all
+      if (plan().reduce == Reduce::fast) decided_.memory() = {};  // it may be of steps that are done again now, with other weights
+    }
     if (state_.cut() != shards_.mine()) state_.begin_recut(shards_.mine());
     try {
       const Delivery moved = state_.transfer(from, recovery_.statuses(), shards_.map, world.rank());

@@ -1,18 +1,24 @@
 #include "lib/job/recover/settle.hpp"
 
 #include <algorithm>
+#include <utility>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/base/planted.hpp"
 #include "lib/job/state/shard_map.hpp"
 
 namespace elrun::inline v0 {
 
-Settled settle(std::span<const MemberStatus> statuses, Sums sums) {
+namespace {
+
+/// Settled with this state.
+Settled settled_at(std::span<const MemberStatus> statuses, Sums sums, const DecidedState& state) {
   Settled out;
-  const auto there_before = std::ranges::find_if(statuses, [](const MemberStatus& s) { return s.is_past_restore || s.keeps_position; });
-  out.printer = there_before == statuses.end() ? 0 : static_cast<std::uint32_t>(there_before - statuses.begin());
   std::vector<Knowledge> known;
   for (const MemberStatus& s : statuses) known.push_back(s.has_state ? s.knowledge : Knowledge{});
-  Recovered recovered = recover(known, sums);
+  Recovered recovered = recover(known, sums, state);
   out.newest_step = recovered.next_step;
   out.decided_in = recovered.decided_in;
   out.members = std::move(recovered.members);
@@ -22,6 +28,88 @@ Settled settle(std::span<const MemberStatus> statuses, Sums sums) {
   });
   if (knower != statuses.end()) out.decision = knower->decision;
   return out;
+}
+
+/// It has the state once it has done what `settled` says.
+bool brings(const MemberStatus& s, const Settled& settled, std::uint32_t rank) {
+  return s.has_state && (settled.applies(rank) || (settled.members[rank] == Recovery::go_on && s.knowledge.applied == settled.newest_step));
+}
+
+bool has_next(const MemberStatus& s) { return s.held.next_in.number > 0; }
+void keep_new(HeldCut& held) { held = {held.next, held.next_in, {}, {}}; }
+
+enum class Keep : std::uint8_t { none, old_shards, new_shards };
+
+/// With which shards those who bring the state have all of it.
+Keep complete_with(const Layout& layout, std::span<const MemberStatus> statuses, const Settled& settled) {
+  std::vector<std::optional<Cut>> old_shards, new_shards;
+  bool found = false;
+  for (std::uint32_t r = 0; r < statuses.size(); ++r) {
+    const MemberStatus& s = statuses[r];
+    const bool here = brings(s, settled, r);
+    old_shards.push_back(here ? std::optional{s.held.cut} : std::nullopt);
+    new_shards.push_back(here && has_next(s) ? std::optional{s.held.next} : old_shards.back());
+    found |= here && s.has_host_state;
+  }
+  if (!found) return Keep::none;
+  if (share_out(layout, old_shards)) return Keep::old_shards;
+  return new_shards != old_shards && share_out(layout, new_shards) ? Keep::new_shards : Keep::none;
+}
+
+/// Of checkpoints, as far as members and their agents know.
+std::uint64_t newest_saved(std::span<const MemberStatus> statuses) {
+  std::uint64_t newest = 0;
+  for (const MemberStatus& s : statuses) newest = std::max({newest, s.saved_step == never_saved ? 0 : s.saved_step, s.remembered_step});
+  return newest;
+}
+
+}  // namespace
+
+Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums) {
+  std::vector<Generation> finished;
+  for (const MemberStatus& s : statuses) finished.push_back(s.held.recut_in);
+  for (MemberStatus& s : statuses)
+    if (has_next(s) && std::ranges::find(finished, s.held.next_in) != finished.end()) keep_new(s.held);
+  std::vector<Knowledge> known;
+  for (const MemberStatus& s : statuses)
+    if (s.has_state) known.push_back(s.knowledge);
+  std::vector<DecidedState> states = decided_states(known, sums);
+  if (states.empty()) states.emplace_back();  // nobody has one: all begin
+  const std::uint64_t known_step = states.front().steps, saved = newest_saved(statuses);
+
+  Settled out = settled_at(statuses, sums, states.front());
+  Keep keep = complete_with(layout, statuses, out);
+  for (auto older = states.begin() + 1; keep == Keep::none && older != states.end() && older->steps >= saved; ++older) {
+    if (ELRUN_PLANTED(settle_takes_the_newest)) break;
+    Settled at = settled_at(statuses, sums, *older);
+    keep = complete_with(layout, statuses, at);
+    if (keep != Keep::none) out = std::move(at);
+  }
+  out.known_step = known_step;
+  for (std::uint32_t r = 0; r < statuses.size(); ++r) {
+    MemberStatus& s = statuses[r];
+    if (has_next(s) && keep == Keep::new_shards && brings(s, out, r)) keep_new(s.held);
+    s.held.next = {}, s.held.next_in = {};
+  }
+  const auto there_before = std::ranges::find_if(statuses, [](const MemberStatus& s) { return s.is_past_restore || s.keeps_position; });
+  out.printer = there_before == statuses.end() ? 0 : static_cast<std::uint32_t>(there_before - statuses.begin());
+  return out;
+}
+
+std::optional<std::string> going_back_line(std::span<const MemberStatus> statuses, const Settled& settled) {
+  if (settled.known_step == settled.newest_step) return std::nullopt;
+  std::vector<std::string> who;
+  for (std::uint32_t r = 0; r < statuses.size(); ++r)
+    if (statuses[r].has_state && statuses[r].knowledge.decided == settled.known_step)
+      who.push_back(fmt::format("rank {} (node {})", r, statuses[r].node));
+  constexpr std::size_t most = 8;
+  const std::string more = who.size() > most ? fmt::format(" and {} more", who.size() - most) : "";
+  who.resize(std::min(who.size(), most));
+  const std::uint64_t again = settled.known_step - settled.newest_step;
+  return fmt::format(
+      "{}{} had the state of {} decided steps, of which other parts are gone with the workers that held them: all go on from {} decided steps, the newest state "
+      "of which all parts are here; {} {} done again",
+      fmt::join(who, ", "), more, settled.known_step, settled.newest_step, again, again == 1 ? "step is" : "steps are");
 }
 
 Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint64_t newest_step) {
@@ -35,24 +123,6 @@ Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint
                                                         : UpdateValues{});
   }
   return check_decided_update(newest_step - 1, updates);
-}
-
-void settle_recut(const Layout& layout, std::span<MemberStatus> statuses) {
-  std::vector<Generation> finished;
-  for (const MemberStatus& s : statuses) finished.push_back(s.held.recut_in);
-  const auto keep_new = [](HeldCut& held) { held = {held.next, held.next_in, {}, {}}; };
-  for (MemberStatus& s : statuses)
-    if (s.held.next_in.number > 0 && std::ranges::find(finished, s.held.next_in) != finished.end()) keep_new(s.held);
-  std::vector<std::optional<Cut>> old_shards, new_shards;
-  for (const MemberStatus& s : statuses) {
-    old_shards.push_back(s.has_state ? std::optional{s.held.cut} : std::nullopt);
-    new_shards.push_back(s.has_state && s.held.next_in.number > 0 ? std::optional{s.held.next} : old_shards.back());
-  }
-  const bool are_new_better = !share_out(layout, old_shards) && share_out(layout, new_shards);
-  for (MemberStatus& s : statuses) {
-    if (s.held.next_in.number > 0 && are_new_better) keep_new(s.held);
-    s.held.next = {}, s.held.next_in = {};
-  }
 }
 
 void bring_up_to_date(std::span<MemberStatus> statuses, const Settled& settled, bool whole_after_update) {

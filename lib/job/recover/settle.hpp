@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/job/commit/commit.hpp"
@@ -15,8 +16,9 @@
 namespace elrun::inline v0 {
 
 struct Settled {
-  std::uint64_t newest_step = 0;  ///< Decided steps of all members.
-  Generation decided_in{};        ///< Where the last of them was decided.
+  std::uint64_t newest_step = 0;  ///< Decided steps from which all go on,
+  std::uint64_t known_step = 0;   ///< and those of which a member knows: more where not all parts of their state are there any more.
+  Generation decided_in{};        ///< Where the last of `newest_step` was decided.
   std::vector<Recovery> members;  ///< By rank: what it does before the next step.
   /// Of the newest step. Nothing: whoever has its state got it from a member or a checkpoint, and knows that it was decided, but not to what
   /// the votes came.
@@ -27,14 +29,19 @@ struct Settled {
   /// `rank` voted for the newest step, which is decided, and applies it now.
   [[nodiscard]] bool applies(std::uint32_t rank) const { return members[rank] == Recovery::apply && decision.has_value(); }
 };
-[[nodiscard]] Settled settle(std::span<const MemberStatus> statuses, Sums sums);
+/// The newest state of which members have all parts, host state too, once those who voted for its last step have applied it. It is not older than the newest checkpoint of
+/// which a member or its agent knows: there all go back to that one. Where no such state is there, the newest of which a member knows.
+///
+/// A member may hold two shards, of a recut that did not end for all. Where one member knows that all had their new shards, all who have theirs keep these. Where
+/// nobody knows, all go back to the old ones; but where these are not all of the state, for a holder died, and the new ones are, they keep the new
+/// ones. In `statuses` each member then has the shard that it keeps.
+[[nodiscard]] Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums);
+
+/// Why the world goes on with fewer steps than a member has, in a sentence or two. Nothing: it does not.
+[[nodiscard]] std::optional<std::string> going_back_line(std::span<const MemberStatus> statuses, const Settled& settled);
 
 /// Whether all who applied the newest decided step, and all who voted for it and will apply it, do so with the same values.
 [[nodiscard]] Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint64_t newest_step);
-
-/// What members hold of a recut that did not end for all. Where one member knows that all had their new shards, all who have theirs keep these. Where nobody knows, all go back to
-/// the old ones; but where these are not all of the state any more, for a holder died, and the new ones are, they keep the new ones.
-void settle_recut(const Layout& layout, std::span<MemberStatus> statuses);
 
 /// The statuses as they are once all have done what `settled` says. `whole_after_update`: an update leaves all parameters of a rank up to
 /// date, not only those of its shard.

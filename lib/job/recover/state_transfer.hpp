@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/job/declare/layout.hpp"
@@ -25,5 +26,9 @@ struct StateTransfer {
 /// one step go together whatever world they were cut for: their bits are the same.
 [[nodiscard]] StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberStatus> statuses, std::uint64_t step,
                                                 std::span<const Cut> cuts);
+
+/// Why all go back, where some member has a state, and the transfer is not complete: a sentence. Nothing: nobody had one, or all parts are there.
+[[nodiscard]] std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step,
+                                                         const StateTransfer& transfer);
 
 }  // namespace elrun::inline v0

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/records.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
@@ -44,6 +45,14 @@ void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, Then
   if (!options_.async) return;
   async_.open(*saves_);
   if (then == Then::saves) async_.take_memory();
+}
+
+std::uint64_t JobSaves::remembered_step(std::string_view plan) const {
+  const std::string told = host_.session.remembered().checkpoint;
+  if (!has_directory() || told.empty()) return 0;
+  const auto record = decode_acknowledgement(as_bytes(told), "what the agent of this node remembers");
+  const bool is_of_this_job = record.ok() && record->directory == Path{options_.directory}.string() && record->plan == plan;
+  return is_of_this_job ? record->id.step : 0;
 }
 
 void JobSaves::hear_unsaved_for(Duration time) {
@@ -171,8 +180,8 @@ void JobSaves::save_blocking(std::uint64_t step, const std::vector<Aux>& host_st
   tell_of_failure(step, *why);
   end_if_too_old(step, *why);
   if (!world_.leads()) return;
-  const std::string newest = saved_step_ == ~std::uint64_t{0} ? std::string{"this job has saved none yet"}
-                                                              : fmt::format("the newest that was saved is of step {}", saved_step_);
+  const std::string newest = saved_step_ == never_saved ? std::string{"this job has saved none yet"}
+                                                        : fmt::format("the newest that was saved is of step {}", saved_step_);
   host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on; {}: {}", step, newest, message(*why)));
 }
 
@@ -230,7 +239,7 @@ void JobSaves::take_note(const SaveOutcome& outcome) {
 void JobSaves::act_on(const AsyncSaves::Agreed& agreed, Next next) {
   if (agreed.saved) {
     saved_step_ =
-        saved_step_ == ~std::uint64_t{0} ? *agreed.saved : std::max(saved_step_, *agreed.saved);  // a later one may have been saved since
+        saved_step_ == never_saved ? *agreed.saved : std::max(saved_step_, *agreed.saved);  // a later one may have been saved since
     safe_at_ = host_.clock.now();
   }
   if (!agreed.failed) return;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include <elrun/failure.hpp>
@@ -18,6 +19,7 @@
 #include "lib/job/absence.hpp"
 #include "lib/job/departure.hpp"
 #include "lib/job/job_host.hpp"
+#include "lib/job/recover/member_status.hpp"
 #include "lib/job/save/async_saves.hpp"
 #include "lib/job/save/save_interval.hpp"
 #include "lib/job/save/saves.hpp"
@@ -65,6 +67,8 @@ class JobSaves {
   /// The newest step that is on storage, as far as this member knows.
   [[nodiscard]] std::uint64_t saved_step() const { return saved_step_; }
   void set_saved_step(std::uint64_t step) { saved_step_ = step; }
+  /// Of the newest checkpoint of this job that this node's agent was told of, as of the newest place; 0: of none. `plan`: its hash.
+  [[nodiscard]] std::uint64_t remembered_step(std::string_view plan) const;
   /// How long ago that was, by this member's clock; without a checkpoint since the job began.
   [[nodiscard]] Duration unsaved_for() const { return std::max<Duration>(host_.clock.now() - safe_at_, Duration{0}); }
   /// This member is new and has the state from one that knows that: where a new member leads, time goes on counting.
@@ -116,7 +120,7 @@ class JobSaves {
   bool is_cut_off_ = false;     // a ckptd that does not answer: what it may still write is under an older fence
   std::uint64_t left_out_ = 0;  // saves of this generation that came while another was written
   Restored restored_{.why = "there is no checkpoint directory"};
-  std::uint64_t saved_step_ = ~std::uint64_t{0};
+  std::uint64_t saved_step_ = never_saved;
   std::uint64_t failed_ = 0;  // saves of this generation
   Instant safe_at_;           // a checkpoint was saved or gone on from; else the job began here
 };

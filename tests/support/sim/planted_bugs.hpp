@@ -69,6 +69,10 @@
                           bug(samples_by_generation, "samples are drawn by the number of the generation instead of the step's") \
                               bug(parameters_half_gathered, "parameters count as gathered although the exchange failed")
 
+// Of the same, and found where nodes are cut from each other: one comes back with a state that the others have not.
+#define ELRUN_SIM_JOB_CUT_BUGS(bug) \
+  bug(settle_takes_the_newest, "settle takes the newest step, whether all parts of its state are there or not")
+
 // Of two nodes that are cut from each other, which only the worlds of `--cut` have.
 #define ELRUN_SIM_CUT_BUGS(bug)                                                                                                     \
   bug(both_of_a_pair_are_kept_out, "of two nodes that cannot reach each other neither is in the next world")                        \
@@ -82,11 +86,12 @@ namespace elrun::sim {
 enum class Bug {
   none,
 #define ELRUN_SIM_BUG_NAME(name, what) name,
-  ELRUN_SIM_BUGS(ELRUN_SIM_BUG_NAME) ELRUN_SIM_JOB_BUGS(ELRUN_SIM_BUG_NAME) ELRUN_SIM_CUT_BUGS(ELRUN_SIM_BUG_NAME)
+  ELRUN_SIM_BUGS(ELRUN_SIM_BUG_NAME) ELRUN_SIM_JOB_BUGS(ELRUN_SIM_BUG_NAME) ELRUN_SIM_JOB_CUT_BUGS(ELRUN_SIM_BUG_NAME)
+      ELRUN_SIM_CUT_BUGS(ELRUN_SIM_BUG_NAME)
 #undef ELRUN_SIM_BUG_NAME
 };
 
-enum class BugOf : std::uint8_t { any_world, jobs, cuts };
+enum class BugOf : std::uint8_t { any_world, jobs, cut_jobs, cuts };
 struct BugText {
   Bug bug;
   std::string_view name, what;
@@ -95,9 +100,12 @@ struct BugText {
 inline constexpr auto bug_texts = std::to_array<BugText>({
 #define ELRUN_SIM_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::any_world},
 #define ELRUN_SIM_JOB_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::jobs},
+#define ELRUN_SIM_JOB_CUT_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::cut_jobs},
 #define ELRUN_SIM_CUT_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::cuts},
-    ELRUN_SIM_BUGS(ELRUN_SIM_BUG_TEXT) ELRUN_SIM_JOB_BUGS(ELRUN_SIM_JOB_BUG_TEXT) ELRUN_SIM_CUT_BUGS(ELRUN_SIM_CUT_BUG_TEXT)
+    ELRUN_SIM_BUGS(ELRUN_SIM_BUG_TEXT) ELRUN_SIM_JOB_BUGS(ELRUN_SIM_JOB_BUG_TEXT) ELRUN_SIM_JOB_CUT_BUGS(ELRUN_SIM_JOB_CUT_BUG_TEXT)
+        ELRUN_SIM_CUT_BUGS(ELRUN_SIM_CUT_BUG_TEXT)
 #undef ELRUN_SIM_CUT_BUG_TEXT
+#undef ELRUN_SIM_JOB_CUT_BUG_TEXT
 #undef ELRUN_SIM_JOB_BUG_TEXT
 #undef ELRUN_SIM_BUG_TEXT
 });

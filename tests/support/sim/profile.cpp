@@ -205,12 +205,6 @@ Profile cut_profile_of(std::uint64_t seed, std::uint32_t nodes_max, bool job) {
   }
   // In a job as long as these, nodes that run stay with a coordinator that thaws, for ever so long, and newcomers wait where its name leads.
   std::erase(p.faults, FaultKind::coordinator_replaced);
-  // A node that is kept out takes along what of the state it alone holds, as one that is lost does: here each node has all of it.
-  // Mirrored state outlives one such node.
-  const Spread spread = p.job.plan.placement.optimizer;
-  const bool may_part = spread == Spread::sharded || (spread == Spread::mirrored && (pairs > 1 || !p.only_cuts));
-  if (Placement& placement = p.job.plan.placement; job && p.nodes > 1 && may_part)
-    placement = rng.chance(0.5) && p.job.plan.reduce == Reduce::exact ? hybrid(zero(3)) : zero(0);
   // Longer than the last cut, and than whoever was kept out stays out.
   if (job) p.job.plan.steps = 40 + rng.below(40), p.step = Duration{1s} * 6 / static_cast<std::int64_t>(p.job.plan.slots());
   else p.step = 1s, p.steps = 300;

@@ -1,14 +1,17 @@
 #pragma once
 /// \file No decided step is done again while those who hold its state are there: a member of the generation that has all of it, or
-/// members that have all of its parts together.
+/// members that have all of its parts together. That goes for each step, not only for the newest of which a member knows.
 ///
-/// Who holds which part is reckoned here anew, from the place in which a worker got its last step. One that went through another
-/// generation since, and got no step in it, may hold another part, and is not counted. Nor is one that met a newer state since: a state
-/// arrives in the memory of the older one, and both are lost when its sender is lost meanwhile. Where sums follow the world (`Reduce::fast`),
-/// parts of as many steps need not be of one state: there, only what is whole is looked at.
+/// Who holds which part is reckoned here anew. A worker has the parts of the place in which it got its last step, or, where it went through other
+/// generations since and got no step in them, those of one of these: only what is in all of them is counted. One that met another state, from which all
+/// may have gone on since, is not counted: a state arrives in the memory of the older one, and both are lost when its sender is lost meanwhile. Where sums
+/// follow the world (`Reduce::fast`), parts of as many steps need not be of one state: there, only what is whole is looked at.
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -32,10 +35,13 @@ struct NothingLost {
     member.place = place;
     auto& there = generations_[key_of(place.generation)];
     there.push_back(place);
-    const std::uint64_t newest = newest_of(there);
+    if (there.size() < place.world) return;  // nobody learns what the others bring before all are there
+    const std::uint64_t wanted = newest_that_is_there(there);
+    wanted_[key_of(place.generation)] = wanted;
     for (const PlaceTaken& one : there) {
-      Member& behind = members_[one.worker];
-      behind.overtaken = behind.overtaken || (behind.steps && *behind.steps < newest && !voted_for(behind, newest));
+      Member& held = members_[one.worker];
+      held.overtaken = held.overtaken || (held.steps && *held.steps != wanted && !voted_for(held, there, wanted));
+      if (held.places_since > 0) keep_common(held.held, parts_of(one, there));
     }
   }
   void on(const StepApplied& applied, Report& report) {
@@ -44,29 +50,25 @@ struct NothingLost {
       report.violate(name, fmt::format("worker#{} applied step {} to the state of {} steps", applied.worker.value(), applied.steps - 1,
                                        *member.steps));
     member.steps = applied.steps;
+    member.knows_votes = true;
     most_ = std::max(most_, applied.steps);
     if (member.ready.generation == applied.generation) voted_in_[applied.steps].insert(key_of(applied.generation));
   }
   void on(const StepHandedOut& step, Report& report) {
     const auto& there = generations_[key_of(step.generation)];
-    const std::uint64_t newest = newest_of(there);
-    if (step.step < newest && all_is_there(there, newest))
+    // What members decided in this generation counts as well as what they brought into it.
+    const auto brought = wanted_.find(key_of(step.generation));
+    const std::uint64_t wanted = std::max(brought == wanted_.end() ? 0 : brought->second, newest_that_is_there(there));
+    if (step.step < wanted)
       report.violate(name, fmt::format("worker#{} gets step {} in generation {}, whose members hold the state of {} decided steps",
-                                       step.worker.value(), step.step, to_string(step.generation), newest));
+                                       step.worker.value(), step.step, to_string(step.generation), wanted));
     Member& member = members_[step.worker];
+    if (member.steps != step.step) member.knows_votes = false;
     member.steps = step.step;
     member.places_since = 0;
     member.overtaken = false;
     member.ready = member.place;
-    member.parts = 1, member.held = {0};
-    if (plan.placement.optimizer == Spread::replicated) return;
-    if (plan.placement.optimizer == Spread::mirrored) return hold_mirrored(member, there);
-    member.parts = 0, member.held = {0};
-    for (const PlaceTaken& place : there) {
-      if (plan.placement.optimizer == Spread::sharded_in_node && place.node != member.place.node) continue;
-      ++member.parts;
-      member.held[0] += place.rank < member.place.rank;
-    }
+    member.held = parts_of(member.place, there);
   }
   void on(const JobSaidOver& over, Report& report) {
     if (most_ != plan.steps)
@@ -75,19 +77,46 @@ struct NothingLost {
   }
 
  private:
+  using Held = std::array<std::set<std::uint64_t>, 2>;  // granules, by unit
+  static constexpr std::array<std::uint64_t, 2> granules{3, 1};
   struct Member {
     std::optional<std::uint64_t> steps;  // in its state
     PlaceTaken place, ready;
     std::uint32_t places_since = 0;  // it got a step
-    bool overtaken = false;          // it met a newer state, which may have begun to arrive in the place of its own
-    std::uint32_t parts = 1;
-    std::vector<std::uint32_t> held{0};  // of them
+    bool knows_votes = false;        // it applied the last of its steps itself
+    bool overtaken = false;          // it met another state, which may have begun to arrive in the place of its own
+    Held held;
   };
-  static constexpr std::array<std::uint64_t, 2> granules{3, 1};  // of the model's units
 
+  static Held granules_of(std::uint64_t parts, const std::vector<std::uint64_t>& held) {
+    Held out;
+    for (std::size_t unit = 0; unit < granules.size(); ++unit) {
+      const std::uint64_t each = (granules[unit] + parts - 1) / parts;
+      for (const std::uint64_t part : held)
+        for (std::uint64_t g = part * each; g < std::min<std::uint64_t>(granules[unit], (part + 1) * each); ++g) out[unit].insert(g);
+    }
+    return out;
+  }
+  static void keep_common(Held& held, const Held& other) {
+    for (std::size_t unit = 0; unit < held.size(); ++unit)
+      std::erase_if(held[unit], [&](std::uint64_t g) { return !other[unit].contains(g); });
+  }
+  /// What a member holds once it has its shard of a world.
+  [[nodiscard]] Held parts_of(const PlaceTaken& mine, const std::vector<PlaceTaken>& there) const {
+    const Spread spread = plan.placement.optimizer;
+    if (spread == Spread::replicated) return granules_of(1, {0});
+    if (spread == Spread::mirrored) return mirrored_parts_of(mine, there);
+    std::uint64_t parts = 0, part = 0;
+    for (const PlaceTaken& place : there) {
+      if (spread == Spread::sharded_in_node && place.node != mine.node) continue;
+      ++parts;
+      part += place.rank < mine.rank;
+    }
+    return granules_of(parts, {part});
+  }
   /// Two parts of as many as there are members, one node's members after the other's, from the first part again behind the last; where one of several
   /// nodes has more than half of the members, its members have one copy and all others another one.
-  static void hold_mirrored(Member& member, std::vector<PlaceTaken> there) {
+  static Held mirrored_parts_of(const PlaceTaken& mine, std::vector<PlaceTaken> there) {
     std::ranges::sort(there, {}, &PlaceTaken::rank);
     const auto on_node_of = [&](const PlaceTaken& place) { return std::ranges::count(there, place.node, &PlaceTaken::node); };
     const auto first_on_node = [&](const PlaceTaken& place) {
@@ -96,38 +125,41 @@ struct NothingLost {
     const auto all = std::ssize(there);
     const auto is_on_larger = [&](const PlaceTaken& place) { return 2 * on_node_of(place) > all; };
     const bool is_uneven = std::ranges::any_of(there, is_on_larger) && !std::ranges::all_of(there, is_on_larger);
-    std::uint32_t before = 0, others = 0;
+    std::uint64_t before = 0, others = 0;
     for (const PlaceTaken& place : there) {
-      if (is_uneven && is_on_larger(place) != is_on_larger(member.place)) continue;
+      if (is_uneven && is_on_larger(place) != is_on_larger(mine)) continue;
       ++others;
-      before += std::pair{first_on_node(place), place.rank} < std::pair{first_on_node(member.place), member.place.rank};
+      before += std::pair{first_on_node(place), place.rank} < std::pair{first_on_node(mine), mine.rank};
     }
-    member.parts = others;
-    if (is_uneven) member.held = {before};
-    else member.held = {2 * before % others, (2 * before + 1) % others};
+    if (is_uneven) return granules_of(others, {before});
+    return granules_of(others, {2 * before % others, (2 * before + 1) % others});
   }
-  [[nodiscard]] std::uint64_t newest_of(const std::vector<PlaceTaken>& there) {
-    std::uint64_t newest = 0;
-    for (const PlaceTaken& place : there) newest = std::max(newest, members_[place.worker].steps.value_or(0));
-    return newest;
+  /// The steps of the newest state that members hold together; 0: none does.
+  [[nodiscard]] std::uint64_t newest_that_is_there(const std::vector<PlaceTaken>& there) {
+    std::set<std::uint64_t> steps;
+    for (const PlaceTaken& place : there)
+      if (const auto& has = members_[place.worker].steps) steps.insert(*has);
+    for (auto at = steps.rbegin(); at != steps.rend(); ++at)
+      if (all_is_there(there, *at)) return *at;
+    return 0;
   }
-  /// Who decided a step had the votes of all members: each of them holds what it takes to apply it.
-  [[nodiscard]] bool voted_for(const Member& member, std::uint64_t newest) {
-    return member.steps && *member.steps + 1 == newest && voted_in_[newest].contains(key_of(member.ready.generation)) &&
+  /// Who decided a step had the votes of all members: each of them holds what it takes to apply it, once somebody tells to what the votes came.
+  [[nodiscard]] bool voted_for(const Member& member, const std::vector<PlaceTaken>& there, std::uint64_t steps) {
+    const bool is_told = std::ranges::any_of(there, [&](const PlaceTaken& place) {
+      const Member& other = members_[place.worker];
+      return other.steps == steps && other.knows_votes;
+    });
+    return is_told && member.steps && *member.steps + 1 == steps && voted_in_[steps].contains(key_of(member.ready.generation)) &&
            member.places_since == 1;
   }
-  [[nodiscard]] bool all_is_there(const std::vector<PlaceTaken>& there, std::uint64_t newest) {
-    std::array<std::set<std::uint64_t>, granules.size()> held;
+  [[nodiscard]] bool all_is_there(const std::vector<PlaceTaken>& there, std::uint64_t steps) {
+    Held held;
     for (const PlaceTaken& place : there) {
       const Member& member = members_[place.worker];
-      if (member.overtaken || (member.steps != newest && !voted_for(member, newest))) continue;
+      if (member.overtaken || (member.steps != steps && !voted_for(member, there, steps))) continue;
       if (plan.placement.optimizer == Spread::replicated) return true;
-      if (member.places_since > 1 || plan.reduce == Reduce::fast) continue;
-      for (std::size_t unit = 0; unit < granules.size(); ++unit) {
-        const std::uint64_t each = (granules[unit] + member.parts - 1) / member.parts;
-        for (const std::uint64_t part : member.held)
-          for (std::uint64_t g = part * each; g < std::min<std::uint64_t>(granules[unit], (part + 1) * each); ++g) held[unit].insert(g);
-      }
+      if (plan.reduce == Reduce::fast) continue;
+      for (std::size_t unit = 0; unit < held.size(); ++unit) held[unit].insert(member.held[unit].begin(), member.held[unit].end());
     }
     for (std::size_t unit = 0; unit < granules.size(); ++unit)
       if (held[unit].size() < granules[unit]) return false;
@@ -138,6 +170,7 @@ struct NothingLost {
   std::map<ProcessId, Member> members_;
   std::map<std::uint64_t, std::set<GenerationKey>> voted_in_;  // by steps: where the last of them was decided
   std::map<GenerationKey, std::vector<PlaceTaken>> generations_;
+  std::map<GenerationKey, std::uint64_t> wanted_;  // from which state each goes on, at least
 };
 
 }  // namespace elrun::sim

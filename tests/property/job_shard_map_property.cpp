@@ -258,7 +258,8 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
                        .remembered_step = 2,
                        .held = {{4, 3, 2}, {7, {{1, 2}}}, {3, 1}, {8, {{3, 4}}}},
                        .whole_parameters = false,
-                       .node = "node.1"};
+                       .node = "node.1",
+                       .copies = Copies::together};
   const auto heard = decode_member_status(encode(s));
   REQUIRE(heard.ok());
   CHECK(*heard == s);

@@ -214,6 +214,36 @@ TEST_CASE("both holders of a shard that die together take it with them: all go b
     }
 }
 
+TEST_CASE("a job that shrank to one node says in each generation that both copies are there, and when they are apart again",
+          "[job][mirrored]") {
+  const auto count = [](const ElasticWorld& world, std::string_view what) {
+    return std::ranges::count_if(world.lines(), [&](const std::string& line) { return line.find(what) != line.npos; });
+  };
+  constexpr std::string_view
+      together = "both copies of each shard are on one node now (node 0): the loss of that node goes back to the last checkpoint",
+      apart = "the copies of each shard are on different nodes again";
+  for (const int stage : {1, 3}) {
+    INFO("mirrored(zero(" << stage << "))");
+    const std::uint64_t at = stage == 1 ? 16 : 60;
+    // The member of node 1 dies, then one of node 0, in whose place another one comes, and at last one of node 1.
+    ElasticWorld world{4,
+                       {{Fate::Kind::dies, 3, at, false}, {Fate::Kind::dies, 1, at, false}, {Fate::Kind::grows, 0, at}},
+                       toy({.plan = mirrored_plan(stage)}),
+                       {0, 0, 0, 1, 1}};
+    for (std::size_t i = 0; i < world.wait().size(); ++i)
+      if (!world.was_killed(i)) ended_alike(world.wait()[i]);
+    CHECK(world.generations() == 4);
+    CHECK(count(world, together) == 2);
+    CHECK(count(world, apart) == 1);
+    ElasticWorld one_node{3, {{Fate::Kind::dies, 1, at, false}}, toy({.plan = mirrored_plan(stage)}), {0, 0, 0}};
+    for (const std::size_t survivor : {0u, 2u}) ended_alike(one_node.wait()[survivor]);
+    CHECK(count(one_node, "on one node now") == 0);  // they were never apart, and it was said at seal()
+    ElasticWorld alone{2, {{Fate::Kind::dies, 0, at, false}}, toy({.plan = mirrored_plan(stage)}), {0, 1}};
+    ended_alike(alone.wait()[1]);
+    CHECK(count(alone, "the only copy of each shard is on one node now (node 1)") == 1);
+  }
+}
+
 TEST_CASE("a checkpoint of mirrored state has each byte once, and goes on under any placement, as it does from any", "[job][mirrored]") {
   const auto bytes_in = [](const std::string& directory) {
     std::uint64_t sum = 0;

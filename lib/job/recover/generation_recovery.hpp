@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/job/recover/copies.hpp"
 #include "lib/job/recover/member_status.hpp"
 #include "lib/job/recover/settle.hpp"
 #include "lib/job/recover/state_transfer.hpp"
@@ -52,7 +53,9 @@ class GenerationRecovery {
   [[nodiscard]] const StateTransfer& transfer() const { return transfer_; }
   /// The member that gives what all have alike.
   [[nodiscard]] const MemberStatus& giver() const { return statuses_[transfer_.giver]; }
-  void share() { stage_ = Stage::shared; }
+  void share() { stage_ = Stage::shared, copies_ = copies_of(statuses_); }
+  /// Of the last generation that came so far.
+  [[nodiscard]] Copies copies() const { return copies_; }
 
   /// Members that were there before run evaluations; newcomers serve them until all have everything.
   [[nodiscard]] bool runs_evaluations(std::uint32_t rank) const { return is_ready() || !transfer_.newcomers[rank]; }
@@ -69,6 +72,7 @@ class GenerationRecovery {
   std::vector<MemberStatus> statuses_;
   Settled settled_;
   StateTransfer transfer_;
+  Copies copies_ = Copies::never_apart;
 };
 
 }  // namespace elrun::inline v0

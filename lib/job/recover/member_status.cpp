@@ -1,5 +1,6 @@
 #include "lib/job/recover/member_status.hpp"
 
+#include <algorithm>
 #include <bit>
 
 #include "lib/job/evaluate/evaluation.hpp"
@@ -73,6 +74,7 @@ ByteVector encode(const MemberStatus& s) {
   w.put_text(s.node);
   w.put(static_cast<std::uint8_t>(s.device.kind));
   w.put(static_cast<std::uint32_t>(s.device.index));
+  w.put(static_cast<std::uint8_t>(s.copies));
   w.put(s.evaluations);
   w.put_bytes(s.evaluation);
   return w.take();
@@ -108,12 +110,15 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.node = r.get_text(node_name_max);
   const auto kind = r.get<std::uint8_t>();
   s.device = {kind == 0 ? DeviceKind::host : DeviceKind::cuda, static_cast<int>(r.get<std::uint32_t>())};
+  const auto copies = r.get<std::uint8_t>();
+  s.copies = static_cast<Copies>(std::min(copies, static_cast<std::uint8_t>(Copies::together)));
   s.evaluations = r.get<std::uint64_t>();
   const ByteSpan evaluation = r.get_bytes(evaluation_bytes_max);
   s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
-  if (s.unsaved_for < Duration{0} || kind > static_cast<std::uint8_t>(DeviceKind::cuda) || s.device.index < 0 || k.applied > k.decided ||
-      k.decided > k.voted || k.voted > k.applied + 1)
+  if (s.unsaved_for < Duration{0} || kind > static_cast<std::uint8_t>(DeviceKind::cuda) ||
+      copies > static_cast<std::uint8_t>(Copies::together) || s.device.index < 0 || k.applied > k.decided || k.decided > k.voted ||
+      k.voted > k.applied + 1)
     r.mark_broken();
   ELRUN_TRY(r.finish("a member's status"));
   return s;

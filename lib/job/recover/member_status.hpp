@@ -31,6 +31,13 @@ struct HeldCut {
   friend bool operator==(const HeldCut&, const HeldCut&) = default;
 };
 
+/// Where the two copies of mirrored state are, as a member knows it. Of other state it says the same of the workers, and nobody looks at it.
+enum class Copies : std::uint8_t {
+  never_apart,  ///< All workers have been on one node since this member came.
+  apart,        ///< On different nodes.
+  together,     ///< On one node, and they were apart before.
+};
+
 /// A member that knows of no checkpoint has saved this step last.
 constexpr std::uint64_t never_saved = ~std::uint64_t{0};
 
@@ -44,15 +51,16 @@ struct MemberStatus {
   Knowledge knowledge{};
   Decision decision{};          ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
   UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.
-  std::uint64_t saved_step = 0;       ///< The newest that is on storage, as it knows,
-  Duration unsaved_for{0};            ///< and how long ago it got there.
-  std::uint64_t remembered_step = 0;  ///< Of the newest checkpoint that its agent was told of; 0: of none.
-  HeldCut held{};                     ///< Its shard of what is sharded. Of replicated state that is all.
-  bool whole_parameters = true;       ///< Parameters outside of its shard are of the same step, too.
-  std::string node;                   ///< Where it runs,
-  Device device{};                    ///< and computes.
-  std::uint64_t evaluations = 0;      ///< Decided since its last step was applied,
-  ByteVector evaluation{};            ///< and what the last of them came to; empty: there is none.
+  std::uint64_t saved_step = 0;         ///< The newest that is on storage, as it knows,
+  Duration unsaved_for{0};              ///< and how long ago it got there.
+  std::uint64_t remembered_step = 0;    ///< Of the newest checkpoint that its agent was told of; 0: of none.
+  HeldCut held{};                       ///< Its shard of what is sharded. Of replicated state that is all.
+  bool whole_parameters = true;         ///< Parameters outside of its shard are of the same step, too.
+  std::string node;                     ///< Where it runs,
+  Device device{};                      ///< and computes.
+  Copies copies = Copies::never_apart;  ///< In the last generation in which all had the state.
+  std::uint64_t evaluations = 0;        ///< Decided since its last step was applied,
+  ByteVector evaluation{};              ///< and what the last of them came to; empty: there is none.
   friend bool operator==(const MemberStatus&, const MemberStatus&) = default;
 };
 [[nodiscard]] ByteVector encode(const MemberStatus& status);

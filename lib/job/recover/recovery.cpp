@@ -81,6 +81,7 @@ MemberStatus Job::Impl::status() const {
           .whole_parameters = state_.is_whole(),
           .node = host.session.place().node.value(),
           .device = host.device,
+          .copies = recovery_.copies(),
           .evaluations = decided_.evaluations(),
           .evaluation = decided_.evaluation()};
 }
@@ -128,6 +129,9 @@ void Job::Impl::share() {
     }
   }
   state_.set_whole(true);
+  if (plan().placement.optimizer == Spread::mirrored && world.leads())
+    if (const auto line = copies_line(recovery_.statuses(), *name_of(plan().placement)))
+      line->is_warning ? host.log.warning(line->text) : host.log.info(line->text);
   recovery_.share();
 }
 

@@ -25,15 +25,17 @@ std::optional<CopiesLine> copies_line(std::span<const MemberStatus> statuses, st
     case Copies::never_apart: return std::nullopt;
     case Copies::apart:
       if (!any_knew(statuses, Copies::together)) return std::nullopt;
-      return CopiesLine{false, fmt::format("{}: the copies of each shard are on different nodes again: no decided step is lost with one node",
-                                           placement)};
+      return CopiesLine{
+          false,
+          fmt::format("{}: the copies of each shard are on different nodes again: no decided step is lost with one node", placement)};
     case Copies::together: break;
   }
   return CopiesLine{
-      true, fmt::format("{}: {} on one node now ({}): the loss of that node goes back to the last checkpoint, or to the beginning where there is none. "
-                        "Workers of another node mend that",
-                        placement, statuses.size() == 1 ? "the only copy of each shard is" : "both copies of each shard are",
-                        statuses.front().node)};
+      true,
+      fmt::format(
+          "{}: {} on one node now ({}): the loss of that node goes back to the last checkpoint, or to the beginning where there is none. "
+          "Workers of another node mend that",
+          placement, statuses.size() == 1 ? "the only copy of each shard is" : "both copies of each shard are", statuses.front().node)};
 }
 
 }  // namespace elrun::inline v0

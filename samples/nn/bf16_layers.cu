@@ -247,47 +247,75 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
+__device__ __forceinline__ float larger(float a, float b) { return a > b ? a : b; }
+__device__ __forceinline__ float fold_largest(float x) { return folded(x, larger); }
+
 /// Of one part of a row's softmax: the largest element, and the sum of e^(x - largest).
 struct Largest {
   float top, sum;
 };
-__device__ Largest joined(Largest a, Largest b) {
-  const float top = a.top > b.top ? a.top : b.top;
-  return {top, a.sum * exp2_fast((a.top - top) * log2_e) + b.sum * exp2_fast((b.top - top) * log2_e)};
+constexpr float smallest = -1e30f;  // of what has no element
+/// By all lanes of a warp: of all parts together.
+__device__ __forceinline__ Largest folded(Largest part) {
+  const float top = fold_largest(part.top);
+  return {top, fold_sum(part.sum * exp2_fast((part.top - top) * log2_e))};
 }
 
-/// A block for each row: once through it for the sum, and again, out of the cache, for the gradient.
-__global__ void __launch_bounds__(block_threads)
-    cross_entropy_kernel(std::size_t classes, float share, const std::int32_t* targets, bf16* logits, float* losses) {
-  __shared__ Largest of_warp[warps];
-  bf16* const x = logits + std::size_t{blockIdx.x} * classes;
-  const std::size_t target = static_cast<std::size_t>(targets[blockIdx.x]);
-  const float chosen = as_float(x[target]);
-  Largest seen{-1e30f, 0};
-  for (std::size_t i = threadIdx.x * 8; i < classes; i += block_threads * 8) {
-    const Eight e = load(x + i);
-    Largest eight{e.x[0], 0};
+constexpr unsigned row_threads = 1024, row_warps = row_threads / warp;
+
+/// A block for each row: once through it for the sum, and again for the gradient. If `ahead`, each thread keeps its elements in shared memory meanwhile, and
+/// those of the row after come there beside the computing, so that each logit moves twice and memory never rests. If not, the row is read again.
+template <bool ahead>
+__global__ void __launch_bounds__(row_threads)
+    cross_entropy_kernel(std::size_t rows, std::size_t classes, float share, const std::int32_t* targets, bf16* logits, float* losses) {
+  __shared__ Largest of_warp[2][row_warps];  // of two rows in turn: a barrier for each is enough
+  const std::size_t apart = blockDim.x * 8;
+  [[maybe_unused]] const auto fetch = [&](std::size_t row, unsigned to) {
+    if (row < rows)
+      for (std::size_t i = threadIdx.x * 8; i < classes; i += apart)
+        copy_async(dynamic_shared<bf16>() + to * classes + i, logits + row * classes + i);
+    end_of_copies();
+  };
+  if constexpr (ahead) fetch(blockIdx.x, 0);
+  unsigned turn = 0;
+  for (std::size_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+    const std::size_t target = static_cast<std::size_t>(targets[row]);
+    bf16* const there = logits + row * classes;
+    const bf16* const x = ahead ? dynamic_shared<bf16>() + turn * classes : there;
+    if constexpr (ahead) {
+      fetch(row + gridDim.x, turn ^ 1);
+      wait_for_copies<1>();
+    }
+    Largest seen{smallest, 0};
+    for (std::size_t i = threadIdx.x * 8; i < classes; i += apart) {
+      const Eight e = load(x + i);
+      float top = seen.top;
 #pragma unroll
-    for (const float v : e.x) eight.top = eight.top > v ? eight.top : v;
+      for (const float v : e.x) top = larger(top, v);
+      seen.sum *= exp2_fast((seen.top - top) * log2_e);
+      seen.top = top;
+      const float shift = -top * log2_e;
 #pragma unroll
-    for (const float v : e.x) eight.sum += exp2_fast((v - eight.top) * log2_e);
-    seen = joined(seen, eight);
+      for (const float v : e.x) seen.sum += exp2_fast(fmaf(v, log2_e, shift));
+    }
+    seen = folded(seen);
+    if (threadIdx.x % warp == 0) of_warp[turn][threadIdx.x / warp] = seen;
+    __syncthreads();
+    const unsigned lane = threadIdx.x % warp;
+    seen = folded(lane < blockDim.x / warp ? of_warp[turn][lane] : Largest{smallest, 0});
+    const float shift = -seen.top * log2_e, factor = share / seen.sum;
+    for (std::size_t i = threadIdx.x * 8; i < classes; i += apart) {
+      Eight e = load(x + i);
+      if (target - i < 8) losses[row] = logf(seen.sum) + (seen.top - as_float(x[target]));
+#pragma unroll
+      for (float& v : e.x) v = exp2_fast(fmaf(v, log2_e, shift)) * factor;
+      if (target - i < 8) {
+#pragma unroll
+        for (unsigned k = 0; k < 8; ++k) e.x[k] -= i + k == target ? share : 0.0f;
+      }
+      store(there + i, e);
+    }
   }
-#pragma unroll
-  for (int apart = warp / 2; apart > 0; apart /= 2)
-    seen = joined(seen, {__shfl_xor_sync(0xffffffffu, seen.top, apart), __shfl_xor_sync(0xffffffffu, seen.sum, apart)});
-  if (threadIdx.x % warp == 0) of_warp[threadIdx.x / warp] = seen;
-  __syncthreads();
-  seen = of_warp[0];
-  for (unsigned w = 1; w < warps; ++w) seen = joined(seen, of_warp[w]);
-  const float factor = share / seen.sum;
-  for (std::size_t i = threadIdx.x * 8; i < classes; i += block_threads * 8) {
-    Eight e = load(x + i);
-#pragma unroll
-    for (unsigned k = 0; k < 8; ++k) e.x[k] = exp2_fast((e.x[k] - seen.top) * log2_e) * factor - (i + k == target ? share : 0.0f);
-    store(x + i, e);
-  }
-  if (threadIdx.x == 0) losses[blockIdx.x] = logf(seen.sum) + (seen.top - chosen);
 }
 /// The mean of all losses, by one block.
 __global__ void __launch_bounds__(block_threads) mean_kernel(std::size_t count, const float* x, float* mean) {
@@ -340,8 +368,12 @@ void add(Bf16Engine& engine, std::size_t n, const bf16* a, const bf16* b, bf16* 
 
 elrun::DeviceScalar cross_entropy(Bf16Engine& engine, std::size_t rows, std::size_t classes, const std::int32_t* targets, bf16* logits,
                                   float* losses) {
-  launch<cross_entropy_kernel>(static_cast<unsigned>(rows), block_threads, native(engine), classes, 1.0f / static_cast<float>(rows),
-                               targets, logits, losses);
+  const unsigned threads = static_cast<unsigned>(std::min<std::size_t>((classes / 8 + warp - 1) / warp * warp, row_threads));
+  const std::size_t two_rows = 2 * classes * sizeof(bf16);
+  const float share = 1.0f / static_cast<float>(rows);
+  if (two_rows + sizeof(Largest[2][row_warps]) <= most_shared_bytes())
+    launch_resident<cross_entropy_kernel<true>>(rows, threads, two_rows, native(engine), rows, classes, share, targets, logits, losses);
+  else launch_resident<cross_entropy_kernel<false>>(rows, threads, 0, native(engine), rows, classes, share, targets, logits, losses);
   launch<mean_kernel>(1, block_threads, native(engine), rows, losses, losses + rows);
   return {losses + rows, engine.stream()};
 }

@@ -23,15 +23,20 @@ class KnownKernel {
   const KnownKernel* next_;
 };
 
+/// Of the current device: how many blocks of this kernel it holds at one time, at least 1. Lets the kernel have so much dynamic shared memory.
+[[nodiscard]] unsigned resident_blocks(const void* kernel, unsigned block, std::size_t shared);
+/// Of the current device: the most dynamic shared memory that a block can be let have.
+[[nodiscard]] std::size_t most_shared_bytes();
+
 template <auto kernel>
 struct Launch;
 template <class... Parameters, void (*kernel)(Parameters...)>
 struct Launch<kernel> {
   static inline const KnownKernel known{reinterpret_cast<const void*>(kernel)};
-  static void on(unsigned grid, unsigned block, cudaStream_t stream, Parameters... arguments) {
+  static void on(unsigned grid, unsigned block, std::size_t shared, cudaStream_t stream, Parameters... arguments) {
     (void)&known;
     void* pointers[] = {const_cast<void*>(static_cast<const volatile void*>(&arguments))...};
-    check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3{grid}, dim3{block}, pointers, 0, stream), "cudaLaunchKernel");
+    check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3{grid}, dim3{block}, pointers, shared, stream), "cudaLaunchKernel");
   }
 };
 
@@ -41,7 +46,18 @@ void launch(unsigned grid, unsigned block, cudaStream_t stream, const Arguments&
 #ifdef ELRUN_TWIN
   ELRUN_TWIN(kernel);
 #else
-  Launch<kernel>::on(grid, block, stream, arguments...);
+  Launch<kernel>::on(grid, block, 0, stream, arguments...);
+#endif
+}
+/// With as many blocks as the current device holds at one time, at most `grid`: the kernel's stride does the rest. Each has `shared` bytes of dynamic shared
+/// memory, which may be more than the 48 KiB that a kernel gets unasked.
+template <auto kernel, class... Arguments>
+void launch_resident(std::size_t grid, unsigned block, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+#ifdef ELRUN_TWIN
+  ELRUN_TWIN(kernel);
+#else
+  const unsigned at_once = resident_blocks(reinterpret_cast<const void*>(kernel), block, shared);
+  Launch<kernel>::on(static_cast<unsigned>(std::min<std::size_t>(grid, at_once)), block, shared, stream, arguments...);
 #endif
 }
 

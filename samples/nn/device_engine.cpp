@@ -29,6 +29,22 @@ void check(cudaError_t error, const char* call) {
 
 KnownKernel::KnownKernel(const void* kernel) noexcept : kernel_{kernel}, next_{std::exchange(newest, this)} {}
 
+unsigned resident_blocks(const void* kernel, unsigned block, std::size_t shared) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute");
+  int device = 0, multiprocessors = 0, of_each = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_each, kernel, static_cast<int>(block), shared),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return static_cast<unsigned>(std::max(1, multiprocessors * of_each));
+}
+std::size_t most_shared_bytes() {
+  int device = 0, bytes = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  return static_cast<std::size_t>(bytes);
+}
+
 void KnownKernel::load_all() {
   for (const KnownKernel* each = newest; each != nullptr; each = each->next_) {
     cudaFuncAttributes attributes{};

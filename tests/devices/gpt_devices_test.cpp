@@ -123,7 +123,7 @@ std::vector<std::string> bf16_arguments(const Folder& folder, unsigned steps, co
 TEST_CASE("gpt in bf16 comes to one state on devices, whatever the world and the placement and the order of work, and after a SIGKILL",
           "[devices]") {
   const Folder folder;
-  const Ended alone = run(test_program_path("gpt_on_fake_devices"), bf16_arguments(folder, 3, {"--zero", "0"}), four_devices);
+  static const Ended alone = run(test_program_path("gpt_on_fake_devices"), bf16_arguments(folder, 3, {"--zero", "0"}), four_devices);
   INFO(alone.output);
   REQUIRE(alone.code == 0);
   REQUIRE(!alone.state.empty());
@@ -140,7 +140,7 @@ TEST_CASE("gpt in bf16 comes to one state on devices, whatever the world and the
   }
   SECTION("activations computed again, exchanges beside compute, audits") {
     const Ended again = run(test_program_path("gpt_on_fake_devices"),
-                            bf16_arguments(folder, 3, {"--zero", "0", "--recompute", "--sample", "5"}), four_devices);
+                            bf16_arguments(folder, 3, {"--zero", "0", "--recompute", "--sample", "2"}), four_devices);
     const auto two = [&](const std::vector<std::string>& more) {
       return run("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, bf16_arguments(folder, 3, more)), four_devices);
     };

@@ -200,6 +200,22 @@ TEST_CASE("embeddings, GELU and cross-entropy in bf16 are the host's as close as
   });
 }
 
+TEST_CASE(
+    "a cross-entropy in bf16 is the host's as close as bf16 allows: many rows for each block, rows that fill shared memory, and longer ones",
+    "[devices]") {
+  const auto [rows, classes] = GENERATE(std::pair<std::size_t, std::size_t>{3300, 1040}, std::pair<std::size_t, std::size_t>{2, 8},
+                                        std::pair<std::size_t, std::size_t>{3, 50304}, std::pair<std::size_t, std::size_t>{3, 60000});
+  CAPTURE(rows, classes);
+  check_close([&, rows = rows, classes = classes](auto& at) {
+    std::vector<std::int32_t> targets(rows);
+    for (std::size_t i = 0; i < rows; ++i) targets[i] = static_cast<std::int32_t>((i * 1031 + classes - 1) % classes);
+    auto* const logits = at.put(random(rows * classes, 1, 5));
+    float* const losses = at.floats(Array(rows + 1));
+    const float loss = at.loss(cross_entropy(at.engine, rows, classes, at.ids(targets), logits, losses));
+    return std::vector{at.read(logits, rows * classes), at.read(losses, rows), Array{loss}};
+  });
+}
+
 TEST_CASE("a block in bf16 is the host's as close as bf16 allows, forward and backward", "[devices]") {
   const BlockShape shape{.batch = 2, .context = 12, .channels = 32, .heads = 2};
   const std::size_t c = shape.channels, elements = shape.rows() * c;

@@ -25,6 +25,10 @@
 #include "kernels/state_hash.hpp"
 #include "kernels/update.hpp"
 #include "lib/device/handles.hpp"
+#ifdef SUITE_IN_BF16
+#include "samples/nn/bf16_engine.hpp"
+#include "samples/nn/layers.hpp"
+#endif
 #include "tests/gpu/update_table.hpp"
 
 using namespace elrun;
@@ -216,12 +220,31 @@ void reductions(const Sizes& sizes, const Lines& lines) {
   ELRUN_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
+#ifdef SUITE_IN_BF16
+/// gpt's: logits of GPT-2's vocabulary in bf16, of which each moves twice.
+void cross_entropies(const Sizes& sizes, const Lines& lines) {
+  constexpr std::uint64_t classes = 50304;
+  const std::uint64_t rows = 4 * sizes.elements / classes, count = rows * classes;  // 5 for the fake devices, 21,345 else
+  const auto logits = random_on_device<bf16>(count, 1);
+  const auto targets = on_device(std::vector<std::int32_t>(rows, 1000));
+  const auto losses = random_on_device<float>(rows + 1, 2);
+  nn::Bf16Engine engine{legacy, 256};
+  const double logits_of_element = static_cast<double>(count) / static_cast<double>(sizes.elements);
+  lines.print("cross-entropy of bf16 logits, read and written once", 4 * logits_of_element,
+              [&] { nn::cross_entropy(engine, rows, classes, targets.data, logits.data, losses.data); });
+  ELRUN_CUDA_CHECK(cudaDeviceSynchronize());
+}
+#endif
+
 int kernels(const Sizes& sizes) {
   const double copy = copy_rate(sizes);
   std::printf("copy rate of this run: %.0f GB/s\n", copy);
   const Lines lines{sizes, copy};
   optimizers(sizes, lines);
   reductions(sizes, lines);
+#ifdef SUITE_IN_BF16
+  cross_entropies(sizes, lines);
+#endif
   return 0;
 }
 

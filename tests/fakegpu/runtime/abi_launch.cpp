@@ -77,6 +77,12 @@ void load(Runtime& r, Kernel& kernel, int device) {
             " may wait for another process: a deadlock where that one waits for this. cudaFuncGetAttributes before loads it in time");
 }
 
+/// How much dynamic shared memory its blocks may have on the device.
+int shared_of(const Kernel& kernel, int device) {
+  const auto said = kernel.shared_bytes.find(device);
+  return said == kernel.shared_bytes.end() ? device_facts::shared_bytes : said->second;
+}
+
 cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** args, std::size_t shared, cudaStream_t handle) {
   return call([&](Runtime& r) -> cudaError_t {
     Kernel* const kernel = Twins::get().find(stub);
@@ -89,6 +95,8 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** args, std::si
       report((kernel->twins.empty() ? "no twin of " : "several twins of ") + kernel->key + " is in the loaded libraries");
       return cudaErrorNoKernelImageForDevice;
     }
+    // What a kernel gets unasked is less than what a block can have.
+    if (static_cast<int>(shared) > shared_of(*kernel, stream->device)) return cudaErrorInvalidValue;
     load(r, *kernel, stream->device);
     Operation operation = operation_of(r, *kernel, stream->device, grid, block, args, shared);
     if (const cudaError_t error = apply_faults(r, operation, stream->device); error != cudaSuccess) return error;
@@ -96,7 +104,7 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** args, std::si
   });
 }
 
-/// Runs `body` (const Kernel&) for a kernel that has a twin.
+/// Runs `body` (Kernel&) for a kernel that has a twin.
 template <class Body>
 cudaError_t with_kernel(const void* stub, const Body& body) {
   return call([&](Runtime& r) -> cudaError_t {
@@ -162,17 +170,21 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* stub, v
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* stub) {
-  return with_kernel(stub, [&](const Kernel&) {
+  return with_kernel(stub, [&](const Kernel& kernel) {
     *attributes = cudaFuncAttributes{};
     attributes->maxThreadsPerBlock = device_facts::block_threads_max;
-    attributes->maxDynamicSharedSizeBytes = device_facts::shared_bytes;
+    attributes->maxDynamicSharedSizeBytes = shared_of(kernel, this_thread().device);
     attributes->numRegs = 32;
     attributes->ptxVersion = attributes->binaryVersion = 90;
   });
 }
 
-cudaError_t cudaFuncSetAttribute(const void* stub, cudaFuncAttribute, int) {
-  return with_kernel(stub, [](const Kernel&) {});
+cudaError_t cudaFuncSetAttribute(const void* stub, cudaFuncAttribute attribute, int value) {
+  const bool is_shared = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize;
+  if (is_shared && (value < 0 || value > device_facts::shared_bytes_opt_in)) return finish(cudaErrorInvalidValue);
+  return with_kernel(stub, [&](Kernel& kernel) {
+    if (is_shared) kernel.shared_bytes[this_thread().device] = value;
+  });
 }
 
 cudaError_t cudaFuncSetCacheConfig(const void* stub, cudaFuncCache) {

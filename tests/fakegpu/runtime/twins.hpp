@@ -3,6 +3,7 @@
 /// with the name of its type. Both lead to one key: the demangled name, and the file for names of unnamed namespaces.
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -16,7 +17,8 @@ struct Kernel {
   std::string key;   ///< As of Twins::key.
   std::string name;  ///< For people, without namespaces and arguments.
   std::vector<const Twin*> twins;
-  std::uint32_t loaded = 0;  ///< A bit for each device on which it was launched, or asked about.
+  std::uint32_t loaded = 0;         ///< A bit for each device on which it was launched, or asked about.
+  std::map<int, int> shared_bytes;  ///< On devices where cudaFuncSetAttribute said how much dynamic shared memory it may have.
 };
 
 class Twins {

@@ -55,7 +55,10 @@ void Block::begin(const GridRun& run, std::uint32_t number, Index index) {
   size_ = run.block.x * run.block.y * run.block.z;
   position.block = index;
   if (threads_.size() < size_) threads_.resize(size_);
-  for (unsigned t = 0; t < size_; ++t) threads_[t].state = State::unstarted;
+  for (unsigned t = 0; t < size_; ++t) {
+    threads_[t].state = State::unstarted;
+    if (threads_[t].copies.size() > 1 || !threads_[t].copies[0].empty()) threads_[t].copies.assign(1, {});
+  }
   warps_.assign((size_ + warp_lanes - 1) / warp_lanes, Warp{});
   if (size_ % warp_lanes != 0) warps_.back().done = ~0u << size_ % warp_lanes;
   Random& random = runtime_->scheduler.random();
@@ -166,6 +169,26 @@ unsigned Block::ballot(unsigned mask, bool value) {
   for (unsigned lane = 0; lane < warp_lanes; ++lane)
     if ((mask >> lane & 1) != 0 && warp.taken[lane] == 1) result |= 1u << lane;
   return result;
+}
+
+bool Block::is_made_at_once(const AsyncCopy& copy) {
+  if (runtime_->scheduler.random().below(2) == 0) return true;
+  threads_[current_].copies.back().push_back(copy);
+  return false;
+}
+
+AsyncCopy Block::next_copy(unsigned left) {
+  auto& copies = threads_[current_].copies;
+  while (copies.size() > std::size_t{left} + 1) {
+    if (copies.front().empty()) {
+      copies.pop_front();
+      continue;
+    }
+    const AsyncCopy copy = copies.front().back();
+    copies.front().pop_back();
+    return copy;
+  }
+  return {};
 }
 
 void Block::release_warp(unsigned number) {

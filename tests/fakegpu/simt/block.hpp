@@ -2,6 +2,7 @@
 /// \file A block of threads: each runs on a stack of its own until it waits for others, or ends.
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -17,7 +18,8 @@ enum class State : std::uint8_t { unstarted, ready, at_barrier, in_warp, done };
 
 struct Thread {
   State state = State::unstarted;
-  std::unique_ptr<Fiber> fiber;  ///< While it is started and not done.
+  std::unique_ptr<Fiber> fiber;                  ///< While it is started and not done.
+  std::deque<std::vector<AsyncCopy>> copies{1};  ///< That are not made yet, in groups; the last one is not ended.
 };
 
 /// Lanes that wait for each other.
@@ -44,6 +46,9 @@ class Block {
   unsigned count(bool value);
   std::uint64_t exchange(WarpCall call, unsigned mask, std::uint64_t value, unsigned from);
   unsigned ballot(unsigned mask, bool value);
+  bool is_made_at_once(const AsyncCopy& copy);
+  void end_group_of_copies() { threads_[current_].copies.emplace_back(); }
+  AsyncCopy next_copy(unsigned left);
   [[noreturn]] void stop();
 
   [[nodiscard]] unsigned current() const { return current_; }

@@ -32,6 +32,18 @@ unsigned warp_ballot(unsigned mask, bool value);
 /// An atomic access follows: it is checked as one.
 void atomic_access_to(const void* p, std::size_t bytes);
 
+/// A copy of 16 bytes into shared memory that the thread began. Whether it is made at once, or later, is the seed's choice.
+struct AsyncCopy {
+  void* to;
+  const void* from;
+};
+/// False: the copy is kept for later.
+[[nodiscard]] bool is_made_at_once(const AsyncCopy& copy);
+/// The thread's copies since the last end are a group.
+void end_group_of_copies();
+/// Of the thread's groups but the newest `left`: the next copy to be made. Null addresses: all are made.
+[[nodiscard]] AsyncCopy next_copy(unsigned left);
+
 /// The dynamic shared memory of the block.
 [[nodiscard]] void* dynamic_shared_memory();
 

@@ -40,6 +40,10 @@ std::uint64_t warp_exchange(WarpCall call, unsigned mask, std::uint64_t value, u
 
 unsigned warp_ballot(unsigned mask, bool value) { return block.ballot(mask, value); }
 
+bool is_made_at_once(const AsyncCopy& copy) { return block.is_made_at_once(copy); }
+void end_group_of_copies() { block.end_group_of_copies(); }
+AsyncCopy next_copy(unsigned left) { return block.next_copy(left); }
+
 void access_to(const void* p, std::size_t bytes, Access access) {
   if (!block.is_running()) return;
   Checker& checker = block.runtime().checker;

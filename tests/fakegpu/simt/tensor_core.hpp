@@ -1,5 +1,6 @@
 #pragma once
-/// \file What samples/nn/tensor_core.cuh has for a device's tensor cores, for twins: lanes hand their parts around by shuffles. Included by simt.hpp.
+/// \file What samples/nn/tensor_core.cuh has for a device's tensor cores, for twins: lanes hand their parts around by shuffles, and a copy that goes on beside the
+/// code is made when it begins or when it is waited for. Included by simt.hpp.
 
 #include <bit>
 #include <cmath>
@@ -46,6 +47,16 @@ inline void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
       for (unsigned k = 0; k < 16; ++k) added += left[r][k] * right[k][c];
       sum[2 * r + c] += added;
     }
+}
+
+inline void make_copy(void* to, const void* from) { *static_cast<uint4*>(to) = *static_cast<const uint4*>(from); }
+inline void copy_async(void* to, const void* from) {
+  if (is_made_at_once({to, from})) make_copy(to, from);
+}
+inline void end_of_copies() { end_group_of_copies(); }
+template <unsigned left>
+inline void wait_for_copies() {
+  for (AsyncCopy copy = next_copy(left); copy.to != nullptr; copy = next_copy(left)) make_copy(copy.to, copy.from);
 }
 
 inline void load_matrices_of(unsigned (&to)[4], const void* row, bool transposed) {

@@ -43,6 +43,14 @@ class ReadableFile {
   virtual Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) = 0;
 };
 
+/// What the callers of a storage wait for.
+struct StorageActivity {
+  std::uint64_t begun = 0;  ///< Operations so far.
+  std::string longest;      ///< The one that has been under way for longest: "list /root/gens". Empty: there is none.
+  Duration for_long{};      ///< Since then.
+  Duration limit{};         ///< After which an operation has failed, without what its bytes may take; 0: nobody knows one.
+};
+
 class Files {
  public:
   virtual ~Files() = default;
@@ -63,6 +71,8 @@ class Files {
   virtual Result<Bytes> space_left(const Path& path) = 0;
   /// The mount point at or above `path` that this machine is configured to have, and has not; empty: there is none, or nobody knows.
   virtual std::string missing_mount(const Path&) { return {}; }
+  /// From any thread, and without waiting for the storage. Nothing, where nobody keeps count.
+  [[nodiscard]] virtual StorageActivity activity() { return {}; }
 
   /// Creates, writes, syncs, closes. The name is durable only after sync_directory.
   Result<void> write_durably(const Path& path, ByteSpan data);

@@ -56,12 +56,18 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
     std::unique_lock lock{mutex_};
     if (const Task* const stuck = oldest_stuck()) return hangs(*stuck, task->what);
     task->begun = Steady::now();
+    ++begun_;
+    under_way_.push_back(task);
     if (!give(task)) {
       lock.unlock();
       task->call();  // no thread can be started: better an operation without a deadline than none
+      lock.lock();
+      std::erase(under_way_, task);
       return std::move(**answer);
     }
-    if (task->over.wait_for(lock, limit, [&] { return task->is_over; })) return std::move(**answer);
+    const bool is_over = task->over.wait_for(lock, limit, [&] { return task->is_over; });
+    std::erase(under_way_, task);
+    if (is_over) return std::move(**answer);
     task->is_given_up = true;
     if (is_given_up != nullptr) *is_given_up = true;
     stuck_.push_back(task);
@@ -79,6 +85,18 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
     const std::lock_guard lock{mutex_};
     left_.push_back(std::move(task));
     close_files();
+  }
+
+  [[nodiscard]] StorageActivity activity() {
+    const std::lock_guard lock{mutex_};
+    StorageActivity now{.begun = begun_, .longest = {}, .limit = limits_.operation};
+    const Task* longest = nullptr;
+    for (const auto* tasks : {&stuck_, &under_way_})
+      for (const auto& task : *tasks)
+        if (longest == nullptr || task->begun < longest->begun) longest = task.get();
+    if (longest != nullptr)
+      now.longest = longest->what, now.for_long = std::chrono::duration_cast<Duration>(Steady::now() - longest->begun);
+    return now;
   }
 
   void end() {
@@ -154,9 +172,11 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
   const StorageLimits limits_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Task>> tasks_;   // not begun
-  std::vector<std::shared_ptr<Task>> stuck_;  // given up, the oldest first
-  std::vector<std::shared_ptr<Task>> left_;   // files to close
+  std::deque<std::shared_ptr<Task>> tasks_;       // not begun
+  std::vector<std::shared_ptr<Task>> under_way_;  // somebody waits for them
+  std::vector<std::shared_ptr<Task>> stuck_;      // given up, the oldest first
+  std::vector<std::shared_ptr<Task>> left_;       // files to close
+  std::uint64_t begun_ = 0;                       // operations but for closes
   std::size_t closing_ = 0;
   std::size_t idle_ = 0;
   bool is_over_ = false;
@@ -328,5 +348,6 @@ std::string TimedFiles::missing_mount(const Path& path) {
                                                [behind = behind_, path] { return Result<std::string>{behind->missing_mount(path)}; });
   return said.ok() ? *said : std::string{};
 }
+StorageActivity TimedFiles::activity() { return helpers_->activity(); }
 
 }  // namespace elrun::inline v0

@@ -47,6 +47,8 @@ class TimedFiles final : public Files {
   Result<void> sync_directory(const Path& path) override;
   Result<Bytes> space_left(const Path& path) override;
   std::string missing_mount(const Path& path) override;
+  /// Also of an operation that was given up and is still stuck. Closes are nobody's wait.
+  [[nodiscard]] StorageActivity activity() override;
 
   class Helpers;
 

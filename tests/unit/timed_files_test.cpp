@@ -74,6 +74,31 @@ bool works_again(Files& files) {
 
 }  // namespace
 
+TEST_CASE("whoever asks hears which operation is under way for longest, also once it was given up, without waiting for the storage",
+          "[timed_files]") {
+  HangingStorage storage;
+  TimedFiles files{storage.files, {.operation = limit}};
+  REQUIRE(files.list("/").ok());
+  CHECK(files.activity().begun == 1);
+  CHECK(files.activity().longest.empty());
+  CHECK(files.activity().limit == limit);
+  storage.hang("list");
+  bool is_listed = true;
+  std::thread stuck{[&] { is_listed = files.list("/").ok(); }};
+  while (files.activity().begun < 2) std::this_thread::sleep_for(1ms);
+  CHECK(files.activity().longest == "list /");
+  CHECK(files.activity().for_long < 30s);
+  stuck.join();
+  CHECK_FALSE(is_listed);
+  CHECK(files.activity().longest == "list /");  // it is given up, and still stuck
+  CHECK(files.activity().for_long >= limit);
+  CHECK_FALSE(files.open("/x").ok());  // and this was not begun
+  CHECK(files.activity().begun == 2);
+  storage.release();
+  REQUIRE(works_again(files));
+  CHECK(files.activity().longest.empty());
+}
+
 TEST_CASE("a storage that answers is the same behind a deadline", "[timed_files]") {
   FaultyFiles memory;
   TimedFiles files{std::make_shared<ForwardingFiles>(memory)};

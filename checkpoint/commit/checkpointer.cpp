@@ -248,10 +248,13 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
     return other;
   }
   const Code code = seen.failure().code;
-  if (code != Code::corrupt && code != Code::not_found && code != Code::io) return root_.explained(seen.failure());  // no proof of damage
-  rejected_.push_back(*start.choice);
+  if (code != Code::corrupt && code != Code::not_found) {  // no proof of damage: another time may be a better one
+    const Failure& cannot_look = seen.failure();
+    return root_.explained(code == Code::io ? cannot_be_read(root_.path().string(), *start.choice, cannot_look.what) : cannot_look);
+  }
+  rejected_.push_back({*start.choice, seen.failure().what});
   root_.log().warning(fmt::format("checkpoint {} is given up: {}", to_string(*start.choice), message(why)));
-  if (code == Code::corrupt || code == Code::not_found) (void)root_.quarantine(*start.choice, seen.failure());
+  (void)root_.quarantine(*start.choice, seen.failure());
   return {};
 }
 

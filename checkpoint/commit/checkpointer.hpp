@@ -66,7 +66,7 @@ class Checkpointer {
   Result<void> open_root();
 
   /// Leader. Makes the root when it is absent, claims the next fence, goes on from the checkpoint that `decide` (resume.hpp) chooses, and
-  /// quarantines the damaged ones that it met. Fails with `corrupt` when there were checkpoints and none can be used, `io` where some of them cannot be read, and with `not_found`
+  /// quarantines the damaged ones that it met. Fails with `corrupt` when there were checkpoints and none can be used, with `io` where one that it would choose cannot be read, and with `not_found`
   /// when one was acknowledged and is missing, by the storage itself or by `outside`: before it has written anything, unless
   /// `Saver::begin_anew` gives it up. A job is never silently begun again, or set back. Where the root cannot be written and holds
   /// a checkpoint that can be used, that one is the choice, without a fence: then only a `start_with_state()` that succeeds permits saves.
@@ -86,7 +86,7 @@ class Checkpointer {
 
   /// Leader, after a load of this choice failed with `corrupt`, `not_found` or `io` somewhere: reads all of it itself.
   /// Where it finds damage too, the checkpoint is marked, and the next `start()` passes it over. Where it finds none,
-  /// this fails: that rank does not see what the leader sees, and the checkpoint is whole.
+  /// this fails: that rank does not see what the leader sees, and the checkpoint is whole. Where it cannot read (`io`) this fails with that, for another time may be a better one.
   Result<void> reject(const Start& start, const Failure& why);
 
   /// Leader, after start(). Refused when a newer fence is on the storage; the failure names both jobs.
@@ -149,7 +149,7 @@ class Checkpointer {
   std::optional<CheckpointId> tried_{};   // the newest name that a save began with
   std::vector<CheckpointId> timeline_{};  // inherited by our fence, then committed by it, oldest first
   std::vector<CheckpointId> whole_{};     // of these: that this process has looked into, or made
-  std::vector<CheckpointId> rejected_{};  // passed over even where a quarantine could not be written
+  std::vector<Rejected> rejected_{};      // passed over even where a quarantine could not be written
 };
 
 }  // namespace elrun::inline v0

@@ -21,6 +21,7 @@ struct Found {
   bool committed = false;  ///< Has a COMMIT, valid or not.
   bool quarantined = false;
   std::string unreadable{};  ///< Why its directory could not be listed, and so nothing else is known of it.
+  std::string damage{};      ///< Quarantined: what its mark says was seen; empty: not known.
   friend bool operator==(const Found&, const Found&) = default;
 };
 

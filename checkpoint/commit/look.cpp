@@ -8,6 +8,7 @@
 
 #include "checkpoint/storage/storage.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/printable.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -47,6 +48,16 @@ Result<void> look_for_fences(const CheckpointRoot& root, FenceNumber below, Root
     view.hollow = fmt::format("holds {}, but {}/{}, which was written before it, is gone (was {} removed, or not copied with the rest?)",
                               to_string(newest->id), fences_directory, fence_name(newest->id.fence), fences_directory);
   return {};
+}
+
+/// The first line of its mark; empty where that cannot be read.
+std::string what_was_seen(const CheckpointRoot& root, const CheckpointId& id) {
+  constexpr Bytes mark_bytes_max{65536};
+  const auto mark = root.files().read_all(root.path_of(id) / quarantine_file, mark_bytes_max);
+  if (!mark.ok()) return {};
+  const std::string_view text = as_text(*mark);
+  constexpr std::size_t shown_max = 1024;
+  return printable(text.substr(0, std::min(text.find('\n'), shown_max)));
 }
 
 /// The shards, by all ranks. What one of them finds bad is looked into here: it decides, for a rank that sees another storage than the leader must
@@ -101,6 +112,8 @@ Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<c
   ELRUN_TRY_ASSIGN(const auto acknowledged, find_acknowledged(files, root.path()));
   ELRUN_TRY_ASSIGN(view.highest, highest_published(root, below, notes));
   ELRUN_TRY_ASSIGN(view.found, find_checkpoints(files, root.path()));
+  for (Found& f : view.found)
+    if (f.quarantined) f.damage = what_was_seen(root, f.id);
   const std::vector<Found> line = timeline(view.found, view.highest);
   const auto run = root.read_run();
   if (!run.ok() && run.failure().code != Code::corrupt) return run.failure();

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/names.hpp"
 #include "lib/base/planted.hpp"
 #include "lib/base/wall_time.hpp"
 
@@ -210,12 +211,11 @@ struct Walk {
   std::optional<LookedInto> choice{};
   std::vector<std::string> passed_over{}, suspects{};
   std::vector<LookedInto> to_mark{};
-  bool is_suspect = false;      // the choice
-  bool has_unreadable = false;  // among those that were passed over
+  bool is_suspect = false;  // the choice
 };
 
-/// One that has not been looked into, or the whole walk.
-std::variant<LookInto, Walk> walk_back(const Findings& findings) {
+/// One that has not been looked into, or the whole walk; or one of which nobody knows yet whether it is whole.
+std::variant<LookInto, Walk, Failure> walk_back(const Findings& findings) {
   const std::vector<Found> line = timeline(findings.view.found, findings.view.highest);
   Walk walk;
   std::optional<LookedInto> newest_suspect;
@@ -223,8 +223,11 @@ std::variant<LookInto, Walk> walk_back(const Findings& findings) {
   for (auto f = line.rbegin(); f != line.rend() && !walk.choice; ++f) {
     const std::string name = to_string(f->id);
     const bool is_marked = f->quarantined && !ELRUN_PLANTED(quarantine_ignored);
-    if (is_marked || std::find(findings.rejected.begin(), findings.rejected.end(), f->id) != findings.rejected.end()) {
-      walk.passed_over.push_back(fmt::format("checkpoint {} is passed over: it was found damaged before", name));
+    const auto rejected = std::ranges::find(findings.rejected, f->id, &Rejected::id);
+    if (is_marked || rejected != findings.rejected.end()) {
+      const std::string& seen = rejected != findings.rejected.end() ? rejected->why : f->damage;
+      walk.passed_over.push_back(
+          fmt::format("checkpoint {} is passed over: it was found damaged before{}", name, seen.empty() ? "" : " (" + seen + ")"));
       continue;
     }
     const auto at = std::find_if(findings.looked.begin(), findings.looked.end(), [&](const LookedInto& l) { return l.id == f->id; });
@@ -232,13 +235,13 @@ std::variant<LookInto, Walk> walk_back(const Findings& findings) {
     const auto suspect = std::find_if(findings.suspects.begin(), findings.suspects.end(), [&](const Suspect& s) { return s.id == f->id; });
     switch (at->as) {
       case LookedInto::As::removed: break;
-      case LookedInto::As::damaged: walk.to_mark.push_back(*at); [[fallthrough]];
-      case LookedInto::As::unreadable:
-        walk.has_unreadable |= at->as == LookedInto::As::unreadable;
-        walk.passed_over.push_back(at->as == LookedInto::As::damaged
-                                       ? fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", name, at->why)
-                                       : fmt::format("checkpoint {} cannot be read, going back to the one before it: {}", name, at->why));
+      case LookedInto::As::damaged:
+        walk.to_mark.push_back(*at);
+        walk.passed_over.push_back(fmt::format("checkpoint {} cannot be used, going back to the one before it: {}", name, at->why));
         break;
+      case LookedInto::As::unreadable:
+        if (ELRUN_PLANTED(unreadable_passed_over)) break;
+        return cannot_be_read(findings.view.where, f->id, at->why);
       case LookedInto::As::whole:
         if (suspect == findings.suspects.end()) {
           walk.choice = *at;
@@ -267,6 +270,16 @@ std::string reason(const Walk& walk) {
 
 }  // namespace
 
+Failure cannot_be_read(const std::string& root, const CheckpointId& id, std::string_view why) {
+  const std::string name = to_string(id);
+  return {
+      Code::io, Remedy::retry,
+      fmt::format(
+          "checkpoint {} under {} cannot be read: {}. It may be whole, so the job goes back to no older one: bring the storage back (its server, "
+          "the network to it, its disks, its mount on every node). Only where it can never be read again, pass it over by hand: touch {}/{}/{}/{}",
+          name, root, why, root, checkpoints_directory, name, quarantine_file)};
+}
+
 std::vector<CheckpointId> inheritance(const RootView& view, std::optional<CheckpointId> newest) {
   std::vector<Found> line = timeline(view.found, view.highest);
   std::erase_if(line, [&](const Found& f) { return (f.quarantined && !ELRUN_PLANTED(quarantine_ignored)) || !newest || *newest < f.id; });
@@ -282,14 +295,11 @@ std::vector<CheckpointId> inheritance(const RootView& view, std::optional<Checkp
 std::variant<LookInto, Resumption, Failure> decide(const Findings& findings) {
   auto walked = walk_back(findings);
   if (const auto* next = std::get_if<LookInto>(&walked)) return *next;
+  if (auto* no = std::get_if<Failure>(&walked)) return std::move(*no);
   Walk& walk = std::get<Walk>(walked);
   const std::optional<CheckpointId> from = walk.choice ? std::optional{walk.choice->id} : std::nullopt;
   auto allowed = resume(findings.view, from, walk.passed_over, findings.begin_anew);
-  if (auto* no = std::get_if<Failure>(&allowed)) {
-    // None can be used, but of some nobody knows yet: a storage that cannot be read for a while must not move anybody to give them up.
-    if (no->code == Code::corrupt && walk.has_unreadable) no->code = Code::io, no->remedy = Remedy::retry;
-    return std::move(*no);
-  }
+  if (auto* no = std::get_if<Failure>(&allowed)) return std::move(*no);
   GoOn& go = std::get<GoOn>(allowed);
 
   Resumption result{.from = from, .why = reason(walk), .to_mark = std::move(walk.to_mark), .gives_up = std::move(go.gives_up)};

@@ -68,7 +68,7 @@ struct LookedInto {
   enum class As : std::uint8_t {
     whole,       ///< Passes all checks but those of its data blocks.
     damaged,     ///< Is to be marked.
-    unreadable,  ///< Twice.
+    unreadable,  ///< Twice. It may be whole.
     removed,     ///< By its owner, while this start looked.
   };
   CheckpointId id;
@@ -77,11 +77,17 @@ struct LookedInto {
   std::uint32_t manifest_crc = 0;
 };
 
+/// A checkpoint that this process could not load.
+struct Rejected {
+  CheckpointId id;
+  std::string why{};  ///< What was seen, for people.
+};
+
 /// All that the decision of a start follows from.
 struct Findings {
   RootView view;                         ///< The storage, its fences, and who knows of which checkpoint.
   std::vector<LookedInto> looked{};      ///< Checkpoints of `view.found`.
-  std::vector<CheckpointId> rejected{};  ///< That this process could not load.
+  std::vector<Rejected> rejected{};      ///< That this process could not load.
   std::vector<Suspect> suspects{};       ///< By the job's agents.
   std::uint64_t decided = 0;             ///< The most steps that the job's agents have seen decided.
   std::optional<LossName> begin_anew{};  ///< What a person gives up.
@@ -106,11 +112,15 @@ struct Resumption {
 
 /// The one place where it is decided from which checkpoint a job goes on, or why it has to stop. From the newest of the timeline back:
 ///
-/// * what is quarantined, could not be loaded, is damaged or cannot be read is passed over, with a note; what its owner removed, without;
+/// * what cannot be read fails the start with `io`: it may be whole, and only a person can know whether its storage comes back;
+/// * what is quarantined, could not be loaded or is damaged is passed over, with a note; what its owner removed, without;
 /// * a suspect is passed over where an older one is whole, and else gone on from; both with a note;
 /// * the first other one is the choice;
 /// * then `resume` has the last word: what was acknowledged and is missing, and a root of which none can be used, stop the job.
 [[nodiscard]] std::variant<LookInto, Resumption, Failure> decide(const Findings& findings);
+
+/// Of a checkpoint that cannot be read (`io`), with what a person can do. `root`: its directory; `why`: what was seen.
+[[nodiscard]] Failure cannot_be_read(const std::string& root, const CheckpointId& id, std::string_view why);
 
 /// What a fence inherits of the timeline up to `newest`: not what is quarantined, nor at its end what cannot be read and nobody knows of, which
 /// may be a save's leftover: the next start would miss it.

@@ -77,6 +77,36 @@ TEST_CASE("a start waits for a storage that hangs or cannot be read, goes on whe
   }
 }
 
+TEST_CASE(
+    "a newest checkpoint that stays unreadable ends the job with 78 and what a person can do; passed over by hand, the one before is used",
+    "[crashlab]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  REQUIRE(run("gpt", gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root})).code == 0);
+  const std::string newest = root + "/ckpt/s000000000004.g00000001.a01";
+  REQUIRE(std::filesystem::exists(newest + "/COMMIT"));
+  const auto arguments = gpt_arguments(folder / "text", 8, {"--every", "2", "--final-wait", "2", "--checkpoint", root});
+  const auto elrun_options = std::vector<std::string>{"--nproc_per_node", "2", "--max_restarts", "3"};
+  auto environment = hanging(newest + "/MANIFEST.json", 1);
+  environment["ELRUN_FAIL"] = "1 5 always";
+  const Ended stopped = run("elrun", under_elrun(elrun_options, arguments), environment);
+  INFO(stopped.output);
+  CHECK(stopped.code == 78);
+  CHECK(stopped.says("for their storage does not answer"));
+  CHECK(stopped.says("goes back to no older one"));
+  CHECK(stopped.says("touch " + newest + "/QUARANTINE"));
+  CHECK_FALSE(stopped.says("begin_anew"));
+  CHECK_FALSE(stopped.says("generation 2"));
+  CHECK_FALSE(std::filesystem::exists(newest + "/QUARANTINE"));
+  std::ofstream{newest + "/QUARANTINE"};
+  const Ended ended = run("elrun", under_elrun(elrun_options, arguments), environment);
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  CHECK(ended.says("going on from checkpoint s000000000002.g00000001.a01"));
+  CHECK(ended.says("checkpoint s000000000004.g00000001.a01 is passed over"));
+  CHECK(std::filesystem::exists(newest + "/MANIFEST.json"));
+}
+
 TEST_CASE("a start on a storage that hangs for good ends with the operation, the file and what to look at, and is not restarted",
           "[crashlab]") {
   const Folder folder;

@@ -490,7 +490,7 @@ TEST_CASE("what gets its COMMIT while old checkpoints are removed is no leftover
   CHECK(memory.list(Path{"/ckpts/ckpt"} / to_string(leftover.id)).value().size() == before.size() + 1);
 }
 
-TEST_CASE("a leader that cannot look gives no checkpoint up: only damage, and what cannot be read, is a reason", "[checkpoint]") {
+TEST_CASE("a leader that cannot look gives no checkpoint up: only damage is a reason", "[checkpoint]") {
   FaultyFiles memory;
   Result<void> answer;
   ForwardingFiles files{memory, [&](const char* verb, const Path& path) {
@@ -504,14 +504,44 @@ TEST_CASE("a leader that cannot look gives no checkpoint up: only damage, and wh
   const Start start = next.start().value();
   REQUIRE(start.choice->step == 20);
   const Failure bad_block{Code::corrupt, Remedy::retry, "a block"};
-  for (const Code code : {Code::deadline_passed, Code::exhausted}) {
+  for (const Code code : {Code::deadline_passed, Code::exhausted, Code::io}) {
     answer = Failure{code, Remedy::retry, "not now"};
-    CHECK_FALSE(next.ranks[0].reject(start, bad_block).ok());
+    const auto rejected = next.ranks[0].reject(start, bad_block);
+    REQUIRE_FALSE(rejected.ok());
+    CHECK(rejected.failure().code == code);
+    CHECK(rejected.failure().remedy == Remedy::retry);
     answer = {};
     CHECK(next.start()->choice->step == 20);
   }
-  answer = Failure{Code::io, Remedy::retry, "a bad sector"};
+  answer = Failure{Code::corrupt, Remedy::retry, "a flipped bit"};
   CHECK(next.ranks[0].reject(start, bad_block).ok());
   answer = {};
-  CHECK(next.start()->choice->step == 10);
+  const Start older = next.start().value();
+  CHECK(older.choice->step == 10);
+  CHECK_THAT(older.notes.at(0), Contains("was found damaged before") && Contains("a flipped bit"));
+}
+
+TEST_CASE("a checkpoint with a mark is passed over, and the word on it has the first line of the mark, bounded and printable",
+          "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  for (const std::uint64_t step : {10, 20}) REQUIRE(said(job.save(step)) == "");
+  const Path mark = Path{"/ckpts/ckpt/s000000000020.g00000001.a01"} / quarantine_file;
+  const auto note = [&](std::string_view text) {
+    const auto bytes = as_bytes(text);
+    REQUIRE(files.write_durably(mark, bytes).ok());
+    const Start start = TestJob{files, 1, 2}.start().value();
+    CHECK(start.choice->step == 10);
+    return start.notes.at(0);
+  };
+  SECTION("by a start") {
+    CHECK_THAT(note("corrupt: block 3 of x\nmore"),
+               Contains("s000000000020.g00000001.a01 is passed over: it was found damaged before (corrupt: block 3 of x)"));
+  }
+  SECTION("by a person") { CHECK(note("").ends_with("it was found damaged before")); }
+  SECTION("of odd bytes") {
+    const std::string said = note(std::string(5000, '\x1b'));
+    CHECK(said.find('\x1b') == std::string::npos);
+  }
 }

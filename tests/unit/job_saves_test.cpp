@@ -314,15 +314,19 @@ TEST_CASE(
   for (const std::uint64_t step : {3, 6}) first.saves.save(step, host_state);
   Saving next{files, 2, {.directory = "/root", .final_wait = 90s}};
   unsigned looks = 0;
+  const auto is_asked = [&] { return next.said("is given up") || next.clock.now() >= Instant{} + 2s; };
+  bool heals_at_once = false;
+  SECTION("in the wait") {}
+  SECTION("before the next try of the same start") { heals_at_once = true; }
   files.broken = [&](const Path& path) {
-    if (looks <= 4 && path.extension() == ".safetensors") ++looks;  // one shard: opened, its length, header and table
-    return looks > 4 ? EIO : 0;
+    if (looks <= 8 && path.extension() == ".safetensors") ++looks;  // two looks into one shard: opened, its length, header and table
+    return looks > 8 && !(heals_at_once && is_asked()) ? EIO : 0;
   };
   next.while_waiting = [&] {
-    if (next.clock.now() >= Instant{} + 2s) files.broken = {};
+    if (is_asked()) files.broken = {};
   };
   REQUIRE(next.saves.restore().has_value());
-  CHECK(next.said("is given up"));  // for now
+  CHECK_FALSE(next.said("is given up"));
   CHECK(next.said("the job waits for the storage of its checkpoints"));
   CHECK(next.saves.restored().step == 6);
   CHECK(next.saves.restored().notes.empty());
@@ -340,7 +344,36 @@ TEST_CASE("a start waits where no checkpoint can be read, although the storage l
   };
   REQUIRE(next.saves.restore().has_value());
   CHECK(next.saves.restored().step == 6);
-  CHECK(next.said("none of the 2 checkpoints under /root can be used"));
+  CHECK(next.said("checkpoint s000000000006.g00000001.a01 under /root cannot be read"));
+  CHECK_FALSE(next.said("begin_anew"));
+}
+
+TEST_CASE(
+    "what cannot be read for as long as a start waits ends the job, also where an older one can be; only a person passes it over, at any time",
+    "[job_saves]") {
+  FaultyFiles files;
+  Saving first{files, 1, {.directory = "/root", .every = 3}};
+  (void)first.saves.restore();
+  for (const std::uint64_t step : {3, 6}) first.saves.save(step, host_state);
+  Saving next{files, 2, {.directory = "/root", .final_wait = 90s}};
+  const Path newest = "/root/ckpt/s000000000006.g00000001.a01";
+  files.broken = [&](const Path& path) { return path == newest / "MANIFEST.json" ? EIO : 0; };
+  SECTION("nobody does") {
+    CHECK_THROWS_WITH(next.saves.restore(), Catch::Contains("their storage does not answer") &&
+                                                Catch::Contains("checkpoint s000000000006.g00000001.a01 under /root cannot be read") &&
+                                                Catch::Contains("goes back to no older one") &&
+                                                Catch::Contains("touch " + (newest / "QUARANTINE").string()) &&
+                                                !Catch::Contains("begin_anew"));
+    CHECK(next.clock.now() == Instant{} + 90s);
+  }
+  SECTION("somebody does") {
+    next.while_waiting = [&] {
+      if (next.clock.now() >= Instant{} + 2s) (void)files.write_durably(newest / "QUARANTINE", {});
+    };
+    REQUIRE(next.saves.restore().has_value());
+    CHECK(next.saves.restored().step == 3);
+    CHECK_THAT(next.saves.restored().notes.at(0), Catch::Contains("s000000000006.g00000001.a01 is passed over"));
+  }
 }
 
 TEST_CASE("a start whose storage never answers ends the job once its time is over; what a person has to change ends it at once",

@@ -81,7 +81,8 @@ std::optional<std::vector<Aux>> JobSaves::restore() {
   return std::move(loaded.host_state);
 }
 
-/// A storage that hangs or cannot be read is waited for: each restart would meet it, too, and use up what there are.
+/// A storage that hangs or cannot be read is waited for: each restart would meet it, too, and use up what there are. What cannot be read after that wait ends the job: a person knows
+/// whether the storage comes back, and a step back cannot be undone.
 Saves::Loaded JobSaves::load() {
   StorageWait waited{.wait = options_.final_wait};
   for (;;) {

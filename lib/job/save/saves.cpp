@@ -192,11 +192,12 @@ Result<Saves::Loaded> Saves::restore() {
       return result;
     }
     last = std::move(loaded).failure();
-    // `io`: a bad sector is damage too; the leader finds out whether it is the checkpoint or one rank's way to it.
+    // `io`: a bad sector is damage, too; the leader finds out whether it is that, or one rank's way to the checkpoint, or a bad time of the storage.
     const bool damaged = last.code == Code::corrupt || last.code == Code::not_found || last.code == Code::io;
     if (world_.over() || !damaged) return last;
     if (world_.leads())
-      log_.warning(fmt::format("checkpoint {} cannot be used, the one before it is tried: {}", to_string(*start.choice), message(last)));
+      log_.warning(
+          fmt::format("checkpoint {} could not be loaded, the leader looks into all of it: {}", to_string(*start.choice), message(last)));
     ELRUN_TRY(world_.agree(world_.leads() ? checkpointer_.reject(start, last) : Result<void>{}));
   }
   return last;

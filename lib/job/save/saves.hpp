@@ -28,7 +28,8 @@ class Saves {
     Restored restored;
     std::optional<std::vector<Aux>> host_state;  ///< Nothing when the root has no checkpoint.
   };
-  /// Loads the checkpoint that `decide` chooses. `not_found` when one was acknowledged and is missing: resume.hpp.
+  /// Loads the checkpoint that `decide` chooses. `not_found` when one was acknowledged and is missing: resume.hpp. `io` when one cannot be read that it would choose:
+  /// then it is to be called again later.
   Result<Loaded> restore();
   /// Commits a checkpoint; the first call claims the root where `restore` has not. `refused` says that a newer job owns the root; after any other failure the world can go on.
   /// `removes_old`: those beyond `keep` go, and what dead saves left.

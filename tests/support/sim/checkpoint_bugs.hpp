@@ -17,7 +17,8 @@
                                   acknowledged_without_a_second_look, "a save is acknowledged without a look at the fences after COMMIT")  \
                                   bug(removed_after_commit, "a save that fails after COMMIT removes what it wrote") bug(                   \
                                       older_generation_claims, "a leader that was frozen claims a fence above that of a later generation") \
-                                      bug(failed_look_counts, "a shard that the leader cannot read before its COMMIT counts as written")
+                                      bug(failed_look_counts, "a shard that the leader cannot read before its COMMIT counts as written")   \
+                                          bug(unreadable_passed_over, "a checkpoint that cannot be read is passed over for an older one")
 
 namespace elrun::checkpoint_sim {
 

@@ -33,8 +33,6 @@ class CheckpointTruth {
   void damaged(const CheckpointId& id) { saves_.at(id).damaged = true; }
   /// Its COMMIT was removed.
   void lost(const CheckpointId& id) { saves_.at(id).lost = true; }
-  /// A start could not read it, and said so.
-  void unreadable(const CheckpointId& id) { saves_.at(id).damaged = true; }
 
   [[nodiscard]] const History& state_of(const CheckpointId& id) const { return saves_.at(id).state; }
   /// Acknowledged, and neither damaged nor lost; the newest first.

@@ -39,6 +39,11 @@ Path directory_of(const CheckpointId& id) { return root_path / checkpoints_direc
 CheckpointWorld::CheckpointWorld(std::uint64_t seed, Ran& ran)
     : rng_{seed}, ran_{ran}, log_{"", [this](Level, std::string_view line) { said(std::string{line}); }}, model_{tiny_model()} {
   files_.before = [this](std::uint64_t) { between_operations(); };
+  files_.broken = [this](const Path& path) {
+    if (path != bad_spot_) return 0;
+    ++faults_fired_, ++ran_.faults;
+    return EIO;
+  };
 }
 
 // --- time ---
@@ -228,10 +233,6 @@ void CheckpointWorld::started(const Who& m, const Start& start, std::uint64_t pr
     if (m->marked.contains(*start.choice)) throw Broken{fmt::format("{} is quarantined, and gone on from", to_string(*start.choice))};
     if (!load(m, start)) return;
   }
-  for (const std::string& note : start.notes)
-    if (note.find("cannot be read") != std::string::npos)
-      for (const CheckpointId& id : truth_.promises())
-        if (note.find(to_string(id)) != std::string::npos) truth_.unreadable(id);
   truth_.check_choice(start.choice, start.fence, promises);
   m->state = start.choice ? truth_.state_of(*start.choice) : History{1};
   m->step = start.choice ? start.choice->step : 0;
@@ -436,6 +437,7 @@ void CheckpointWorld::trouble() {
   else if (dice < 65) form(true);
   else if (dice < 75) power_loss();
   else if (dice < 85) damage();
+  else if (dice < 92) bad_spot();
   else if (!members_.empty()) {
     Member& m = *members_[members_.size() - 1 - rng_.below(std::min<std::size_t>(members_.size(), 4))];
     if (m.alive) {
@@ -454,6 +456,20 @@ void CheckpointWorld::power_loss() {
   form(false);
 }
 
+/// For a while a file of the newest that was acknowledged cannot be read. It is whole, so no start goes back to an older one for that.
+void CheckpointWorld::bad_spot() {
+  const auto promises = truth_.promises();
+  if (promises.empty()) return;
+  std::vector<Path> paths;
+  for (const Path& path : files_.all_files())
+    if (path.parent_path() == directory_of(promises.front())) paths.push_back(path);
+  if (paths.empty()) return;
+  bad_spot_ = paths[rng_.below(paths.size())];
+  said(fmt::format("{} cannot be read", bad_spot_.string()));
+  after(some(20s), nullptr, [this] { bad_spot_.clear(); });
+  if (rng_.chance(0.7)) form(false);
+}
+
 /// Of the newest that was acknowledged a bit flips, or its COMMIT is removed. Another that can be used stays. One that retention had removed, and that
 /// is there again after a loss of power, is none.
 void CheckpointWorld::damage() {
@@ -463,6 +479,7 @@ void CheckpointWorld::damage() {
     if (std::find(there.begin(), there.end(), id) != there.end()) good.push_back(id);
   if (good.size() < 2 || damages_ >= 2 || !in_calls_.empty()) return;
   ++damages_, ++ran_.damages;
+  bad_spot_.clear();
   const CheckpointId id = good.front();
   if (rng_.chance(0.35)) {
     said(fmt::format("somebody removes the COMMIT of {}", to_string(id)));
@@ -503,6 +520,7 @@ void CheckpointWorld::check_lost() {
 /// From here on nothing fails, and what was frozen thaws.
 void CheckpointWorld::heal() {
   healthy_ = true;
+  bad_spot_.clear();
   said("all faults stop");
   for (const Who& m : members_) m->frozen_until = std::min(m->frozen_until, clock_.now() + 5s);
 }

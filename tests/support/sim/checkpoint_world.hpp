@@ -114,6 +114,7 @@ class CheckpointWorld {
   void trouble();
   void power_loss();
   void damage();
+  void bad_spot();
   void heal();
   void check_lost();
 
@@ -131,6 +132,7 @@ class CheckpointWorld {
   CheckpointTruth truth_;
   std::string remembered_;  // by an agent: the newest acknowledgement
   std::optional<LossName> begin_anew_;
+  Path bad_spot_;  // a file that cannot be read
   bool healthy_ = false;
   std::uint64_t processes_ = 0, damages_ = 0, faults_fired_ = 0, acknowledged_here_ = 0;
 };

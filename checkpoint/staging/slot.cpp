@@ -71,13 +71,25 @@ bool StagingSlot::has_room(std::uint64_t record_bytes, std::uint64_t data_bytes)
 std::span<std::byte> StagingSlot::begin(ByteSpan record, std::uint64_t data_bytes) {
   ELRUN_ASSERT(has_room(record.size(), data_bytes));
   const std::span<std::byte> all = memory_.bytes();
-  state_of(all).store(static_cast<std::uint32_t>(SlotState::empty), std::memory_order_release);
+  withdraw();
   std::memcpy(all.data() + slot_page, record.data(), record.size());
-  const ByteVector page = encode(SlotPrefix{SlotState::empty, crc32c(record), record.size(), data_offset_, data_bytes});
-  std::memcpy(all.data(), page.data(), page.size());
+  put_head({SlotState::empty, crc32c(record), record.size(), data_offset_, data_bytes});
   state_of(all).store(static_cast<std::uint32_t>(SlotState::filling), std::memory_order_release);
   return all.subspan(data_offset_, data_bytes);
 }
+
+void StagingSlot::put_head(const SlotPrefix& head) {
+  const ByteVector page = encode(head);
+  std::memcpy(memory_.bytes().data(), page.data(), page.size());
+}
+
+void StagingSlot::promise(const SlotOwner& owner) {
+  withdraw();
+  put_head({.state = SlotState::empty, .data_offset = data_offset_, .owner = owner});
+  state_of(memory_.bytes()).store(static_cast<std::uint32_t>(SlotState::promised), std::memory_order_release);
+}
+
+void StagingSlot::withdraw() { state_of(memory_.bytes()).store(static_cast<std::uint32_t>(SlotState::empty), std::memory_order_release); }
 
 void StagingSlot::seal() { state_of(memory_.bytes()).store(static_cast<std::uint32_t>(SlotState::sealed), std::memory_order_release); }
 

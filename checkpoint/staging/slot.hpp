@@ -39,8 +39,13 @@ class StagingSlot {
   [[nodiscard]] std::span<std::byte> begin(ByteSpan record, std::uint64_t data_bytes);
   /// All data is there.
   void seal();
+  /// Before the others hear that a save may begin here, and where none does after all. Not while one is under way.
+  void promise(const SlotOwner& owner);
+  void withdraw();
 
  private:
+  void put_head(const SlotPrefix& head);
+
   Fd file_;
   Mapping memory_;
   std::uint64_t data_offset_ = 0;

@@ -89,5 +89,11 @@ std::string SaveKeys::vote(unsigned attempt, std::uint32_t rank) const { return 
 std::string SaveKeys::outcome(unsigned attempt) const { return fmt::format("{}t{}/outcome", prefix(), attempt); }
 std::string SaveKeys::gone(std::uint32_t rank) const { return fmt::format("{}{:05}", all_gone(), rank); }
 std::string SaveKeys::all_gone() const { return prefix() + "gone/"; }
+std::string SaveKeys::broken_promise(const Generation& generation, std::uint32_t rank) {
+  return fmt::format("{}{:05}", all_broken_promises(generation), rank);
+}
+std::string SaveKeys::all_broken_promises(const Generation& generation) {
+  return fmt::format("job/elrun/save/promised/{}/", to_string(generation));
+}
 
 }  // namespace elrun::inline v0

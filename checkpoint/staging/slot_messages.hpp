@@ -61,6 +61,9 @@ class SaveKeys {
   [[nodiscard]] std::string gone(std::uint32_t rank) const;
   /// Of all keys `gone`.
   [[nodiscard]] std::string all_gone() const;
+  /// The same of a rank that had promised to begin, in this generation: nobody knows of which save.
+  [[nodiscard]] static std::string broken_promise(const Generation& generation, std::uint32_t rank);
+  [[nodiscard]] static std::string all_broken_promises(const Generation& generation);
 
  private:
   [[nodiscard]] std::string prefix() const;

@@ -17,7 +17,9 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr std::string_view slot_magic = "elrslot1";
-constexpr std::size_t prefix_fields = 8 + 4 + 4 + 3 * 8;  // up to the checksum of what does not change when the slot is sealed
+static_assert(slot_magic.back() == static_cast<char>('0' + slot_version) &&
+              std::string_view{ckptd_socket}.find(slot_magic.back()) != std::string_view::npos);
+constexpr std::size_t prefix_fields = 8 + 4 + 4 + 3 * 8 + 3 * 8 + 4;  // up to the checksum of what does not change when the slot is sealed
 constexpr std::size_t state_at = 8;
 constexpr std::uint32_t ids_max = 1u << 20;
 constexpr const char* no_root = "00000000000000000000000000000000";  // a slot belongs to no root yet
@@ -73,6 +75,9 @@ ByteVector encode(const SlotPrefix& prefix) {
   out.put(prefix.record_bytes);
   out.put(prefix.data_offset);
   out.put(prefix.data_bytes);
+  const Generation& generation = prefix.owner.generation;
+  out.put(generation.number), out.put(generation.lineage.bits[0]), out.put(generation.lineage.bits[1]);
+  out.put(prefix.owner.rank);
   out.put(prefix_crc(out.bytes()));
   return out.take();
 }
@@ -88,10 +93,15 @@ Result<SlotPrefix> decode_slot_prefix(ByteSpan page, std::uint64_t file_bytes) {
   prefix.record_bytes = in.get<std::uint64_t>();
   prefix.data_offset = in.get<std::uint64_t>();
   prefix.data_bytes = in.get<std::uint64_t>();
+  Generation& generation = prefix.owner.generation;
+  generation.number = in.get<std::uint64_t>();
+  for (std::uint64_t& bits : generation.lineage.bits) bits = in.get<std::uint64_t>();
+  prefix.owner.rank = in.get<std::uint32_t>();
   if (in.get<std::uint32_t>() != prefix_crc(page)) return corrupt("the head of a staging slot does not match its checksum");
-  const bool is_sound = state <= static_cast<std::uint32_t>(SlotState::sealed) && prefix.record_bytes <= slot_record_bytes_max &&
-                        prefix.data_offset % slot_page == 0 && prefix.data_offset >= slot_page + prefix.record_bytes &&
-                        prefix.data_offset <= file_bytes && prefix.data_bytes <= file_bytes - prefix.data_offset;
+  const bool is_sound = state <= static_cast<std::uint32_t>(SlotState::promised) && prefix.owner.rank < world_max &&
+                        prefix.record_bytes <= slot_record_bytes_max && prefix.data_offset % slot_page == 0 &&
+                        prefix.data_offset >= slot_page + prefix.record_bytes && prefix.data_offset <= file_bytes &&
+                        prefix.data_bytes <= file_bytes - prefix.data_offset;
   if (!is_sound) return corrupt("the head of a staging slot names bytes outside of it");
   prefix.state = static_cast<SlotState>(state);
   return prefix;

@@ -22,6 +22,11 @@
 
 namespace elrun::inline v0 {
 
+/// Of slots, their records, and the words about them (slot_messages.hpp): one more with each change of any of them. Workers and an `elrun ckptd` of two versions never meet, for it
+/// is in the name of the socket.
+constexpr unsigned slot_version = 1;
+constexpr const char* ckptd_socket = "ckptd-1.sock";  ///< In the agent's directory.
+
 constexpr std::uint64_t slot_page = 4096;  ///< Of the prefix; the record begins after it, data at a multiple of it.
 constexpr std::uint64_t slot_record_bytes_max = std::uint64_t{256} << 20;  ///< The model's table and host state.
 constexpr std::uint64_t slot_bytes_max = std::uint64_t{1} << 44;
@@ -30,6 +35,15 @@ enum class SlotState : std::uint32_t {
   empty = 0,
   filling = 1,  ///< The record is there; data is being copied.
   sealed = 2,   ///< All of it is there, and nothing of it changes until the save is over.
+  promised =
+      3,  ///< There is no record yet. Its worker has told the others that it can begin, or is about to, and they may begin at any moment.
+};
+
+/// Whose slot it is, also while there is no record.
+struct SlotOwner {
+  Generation generation{};
+  std::uint32_t rank = 0;
+  friend bool operator==(const SlotOwner&, const SlotOwner&) = default;
 };
 
 struct SlotPrefix {
@@ -38,6 +52,7 @@ struct SlotPrefix {
   std::uint64_t record_bytes = 0;
   std::uint64_t data_offset = 0;
   std::uint64_t data_bytes = 0;
+  SlotOwner owner{};
   friend bool operator==(const SlotPrefix&, const SlotPrefix&) = default;
 };
 [[nodiscard]] ByteVector encode(const SlotPrefix& prefix);

@@ -26,7 +26,8 @@ bool is_tried_again(Code why, unsigned attempt) {
 /// The calls of one save to the store, each made again until it succeeds or the save is over.
 class SaveMeeting {
  public:
-  SaveMeeting(const SlotSaveHost& host, SaveKeys keys, std::uint32_t world) : host_{host}, keys_{keys}, world_{world} {}
+  SaveMeeting(const SlotSaveHost& host, SaveKeys keys, const SlotRecord& record)
+      : host_{host}, keys_{keys}, generation_{record.generation}, world_{record.world} {}
 
   [[nodiscard]] Result<void> may_go_on() const {
     if (auto why = host_.cancel()) return *std::move(why);
@@ -94,10 +95,16 @@ class SaveMeeting {
                    fmt::format("the save was not over in time: {} did not come in the job's store", key)};
   }
   Result<void> nobody_is_gone() {
-    const auto count = host_.store.num_keys(keys_.all_gone(), soon());
+    ELRUN_TRY(none_of(keys_.all_gone(), [&](std::uint32_t rank) { return keys_.gone(rank); }));
+    return none_of(SaveKeys::all_broken_promises(generation_),
+                   [&](std::uint32_t rank) { return SaveKeys::broken_promise(generation_, rank); });
+  }
+  template <class KeyOf>
+  Result<void> none_of(const std::string& all, KeyOf key_of) {
+    const auto count = host_.store.num_keys(all, soon());
     if (!count.ok() || *count == 0) return {};
     for (std::uint32_t rank = 0; rank < world_; ++rank) {
-      const auto said = host_.store.get(keys_.gone(rank), Deadline::after(host_.clock.now(), pause));
+      const auto said = host_.store.get(key_of(rank), Deadline::after(host_.clock.now(), pause));
       if (!said.ok()) continue;
       ELRUN_TRY_ASSIGN(const PartVote vote, decode_part_vote(*said));
       if (vote.refusal) return *vote.refusal;
@@ -125,6 +132,7 @@ class SaveMeeting {
 
   const SlotSaveHost& host_;
   const SaveKeys keys_;
+  const Generation generation_;
   const std::uint32_t world_;
 };
 
@@ -140,7 +148,7 @@ class SlotSave {
       : record_{record},
         host_{host},
         keys_{record.ownership.fence, record.step},
-        meeting_{host, keys_, record.world},
+        meeting_{host, keys_, record},
         fragments_{slot.fragments(record)},
         checkpointer_{host.files,
                       host.clock,
@@ -221,7 +229,10 @@ class SlotSave {
       host_.old_keys->push_back(keys_.outcome(attempt));
       for (std::uint32_t rank = 1; rank < record_.world; ++rank) host_.old_keys->push_back(keys_.vote(attempt, rank));
     }
-    for (std::uint32_t rank = 0; has_failed && rank < record_.world; ++rank) host_.old_keys->push_back(keys_.gone(rank));
+    for (std::uint32_t rank = 0; has_failed && rank < record_.world; ++rank) {
+      host_.old_keys->push_back(keys_.gone(rank));
+      host_.old_keys->push_back(SaveKeys::broken_promise(record_.generation, rank));
+    }
   }
 
   Tried follow(unsigned attempt) {
@@ -263,6 +274,15 @@ Result<void> tell_gone(Store& store, const SaveKeys& keys, std::uint32_t rank, c
   Failure named = why;
   named.rank = Rank{rank};
   return store.set(keys.gone(rank), encode(PartVote{.rank = rank, .refusal = std::move(named)}), deadline);
+}
+
+Result<void> tell_broken_promise(Store& store, const SlotOwner& owner, Deadline deadline) {
+  const Failure why{.code = Code::peer_lost,
+                    .remedy = Remedy::retry,
+                    .what = "this worker ended when all were about to begin a checkpoint, before it had begun its part",
+                    .rank = Rank{owner.rank},
+                    .generation = owner.generation};
+  return store.set(SaveKeys::broken_promise(owner.generation, owner.rank), encode(PartVote{.rank = owner.rank, .refusal = why}), deadline);
 }
 
 std::optional<SaveOutcome> told_outcome(Store& store, FenceNumber fence, std::uint64_t step, const std::function<Deadline()>& deadline) {

@@ -46,6 +46,9 @@ constexpr Duration save_deadline = 600s;  ///< Of one save; then the ranks whose
 /// Tells the writers of the other ranks that the part of `rank` will not come.
 Result<void> tell_gone(Store& store, const SaveKeys& keys, std::uint32_t rank, const Failure& why, Deadline deadline);
 
+/// The same of a rank that died when it had promised to begin a save, and had not begun: of whichever save of that generation waits for it.
+Result<void> tell_broken_promise(Store& store, const SlotOwner& owner, Deadline deadline);
+
 /// How a save ended, as its leader told the store; nothing where it did not (yet). For a worker whose ckptd died.
 [[nodiscard]] std::optional<SaveOutcome> told_outcome(Store& store, FenceNumber fence, std::uint64_t step,
                                                       const std::function<Deadline()>& deadline);

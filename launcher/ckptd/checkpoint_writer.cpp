@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/staging/slot_record.hpp"
 #include "launcher/report/endings.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/link/socket.hpp"
@@ -26,7 +27,7 @@ CheckpointWriter::CheckpointWriter(boost::asio::io_context& loop, const Guard& g
     : loop_{loop}, guard_{guard}, log_{log}, setting_{std::move(setting)}, listener_{loop}, pause_{loop} {}
 
 Result<void> CheckpointWriter::listen() {
-  const Path path = setting_.agent.directory / socket_name;
+  const Path path = setting_.agent.directory / ckptd_socket;
   ELRUN_TRY_ASSIGN(const SocketAddress address, unix_address(path));
   Fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   if (!socket) return from_errno(errno, "make a socket");

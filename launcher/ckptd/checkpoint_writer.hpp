@@ -25,8 +25,6 @@ class CheckpointWriter {
     Path agent_socket;
   };
   CheckpointWriter(boost::asio::io_context& loop, const Guard& guard, const Log& log, Setting setting);
-  /// Where workers find it.
-  static constexpr const char* socket_name = "ckptd.sock";
   /// Without it saves block, and workers say why.
   Result<void> listen();
   [[nodiscard]] bool is(pid_t pid) const { return child_ && child_->pid() == pid; }

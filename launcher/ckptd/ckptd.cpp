@@ -18,6 +18,7 @@
 #include <cerrno>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <iterator>
 #include <list>
 #include <map>
@@ -37,6 +38,7 @@
 #include "checkpoint/staging/slot_save.hpp"
 #include "checkpoint/storage/token_bucket.hpp"
 #include "launcher/ckptd/agent_store.hpp"
+#include "launcher/ckptd/last_minutes.hpp"
 #include "launcher/report/endings.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/files.hpp"
@@ -52,6 +54,7 @@ constexpr std::size_t connections_max = 4096;
 constexpr Duration settle_wait = 60s;     // for a save whose generation is over: its slots are there by now, or never come
 constexpr Duration store_word_wait = 5s;  // for the store to take a word about a part that will not come
 constexpr Duration word_here_wait = 1s;   // likewise, where no thread can be started and all workers wait for it
+constexpr Duration word_pause = 100ms;    // before the store is told again
 constexpr Duration pace_look = 100ms;     // whether a save that waits for its bytes still goes on
 constexpr unsigned writers = 2;           // threads of a save: one sums while the other waits for the storage
 // A checkpoint may take its time, and a step may not: what trains on this node gets processors and disks first. So a save costs training nothing where a core is free, and little
@@ -179,7 +182,8 @@ class Ckptd {
     std::unique_ptr<RunningSave> save{new RunningSave{
         .connection = from.number, .slot = from.slot, .record = std::move(*record), .deadline = clock_.now() + save_deadline}};
     RunningSave& it = *save;
-    if (is_settling()) it.deadline = clock_.now() + settle_wait, it.hurries = true;
+    if (is_settling() && last_minutes_.has(it.record.directory, it.record.ownership.fence))
+      it.deadline = clock_.now() + settle_wait, it.hurries = true;
     if (it.record.rank == 0) it.old_keys = std::exchange(old_keys_, {});
     saves_.push_back(std::move(save));
     try {
@@ -308,6 +312,12 @@ class Ckptd {
 
   void settle(Connection& from) {
     from.settles = true;
+    for (const auto& save : saves_) last_minutes_.settle(save->record.directory, save->record.ownership.fence);
+    for (const Connection& c : connections_) {  // what is being filled, and what was sealed and not said yet
+      const auto head = c.slot ? c.slot->prefix() : Result<SlotPrefix>{SlotPrefix{}};
+      if (!head.ok() || (head->state != SlotState::filling && head->state != SlotState::sealed)) continue;
+      if (const auto record = c.slot->record(head->state); record.ok()) last_minutes_.settle(record->directory, record->ownership.fence);
+    }
     const Instant by = clock_.now() + settle_wait;
     for (const auto& save : saves_) {
       save->deadline = std::min(save->deadline.load(), by);
@@ -332,6 +342,7 @@ class Ckptd {
       if (const auto head = connection->slot ? connection->slot->prefix() : Result<SlotPrefix>{SlotPrefix{}}; head.ok()) {
         if (head->state == SlotState::sealed && connection->is_filling) start_save(*connection);
         if (head->state == SlotState::filling) tell_gone_of(*connection->slot);
+        if (head->state == SlotState::promised) tell_of_broken_promise(head->owner);
       }
     } catch (const std::exception& error) {  // std::bad_alloc
       log_.warning(fmt::format("what a worker that is gone was saving is given up: {}", error.what()));
@@ -342,16 +353,26 @@ class Ckptd {
   void tell_gone_of(const SlotView& slot) {
     auto record = slot.record(SlotState::filling);
     if (!record.ok()) return;
-    const auto tell = [agent = agent_, rank = record->rank, keys = SaveKeys{record->ownership.fence, record->step}](Duration wait) {
+    tell_beside([rank = record->rank, keys = SaveKeys{record->ownership.fence, record->step}](Store& store, Deadline deadline) {
+      return tell_gone(
+          store, keys, rank,
+          Failure{Code::peer_lost, Remedy::retry, "this worker ended before its part of the checkpoint was in its staging slot"}, deadline);
+    });
+  }
+  void tell_of_broken_promise(const SlotOwner& owner) {
+    tell_beside([owner](Store& store, Deadline deadline) { return tell_broken_promise(store, owner, deadline); });
+  }
+
+  /// Until the store has it. Where the death of a worker ends its generation, the store answers again in the next one, and the others wait for the word until then.
+  void tell_beside(const std::function<Result<void>(Store&, Deadline)>& word) const {
+    const auto tell = [agent = agent_, word](Duration wait) {
       const SteadyClock clock;
       AgentStore store{clock, agent};
-      (void)tell_gone(
-          store, keys, rank,
-          Failure{Code::peer_lost, Remedy::retry, "this worker ended before its part of the checkpoint was in its staging slot"},
-          Deadline::after(clock.now(), wait));
+      for (const Deadline until = Deadline::after(clock.now(), wait); !word(store, until).ok() && until.left(clock.now()) > Duration{0};)
+        std::this_thread::sleep_for(word_pause);
     };
     try {
-      quiet_thread([tell] { tell(store_word_wait); }).detach();
+      quiet_thread([tell] { tell(settle_wait); }).detach();
     } catch (const std::system_error&) {  // no thread can be started
       tell(word_here_wait);
     }
@@ -370,6 +391,7 @@ class Ckptd {
   std::list<Connection> connections_;
   std::uint64_t last_connection_ = 0;
   std::list<std::unique_ptr<RunningSave>> saves_;
+  LastMinutes last_minutes_;
   std::mutex fences_mutex_;
   std::map<std::string, FenceNumber> newest_fences_;  // by checkpoint root: a program may save one job after another
   std::mutex pace_mutex_;

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/staging/slot_record.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/timed_files.hpp"
 #include "lib/base/timeouts.hpp"
@@ -54,7 +55,7 @@ Result<std::optional<LossName>> begin_anew() {
 /// Beside the socket of the agent, which listens at both.
 Path checkpoint_writer() {
   const char* text = std::getenv("ELRUN_SOCKET");
-  return text == nullptr || *text == 0 ? Path{} : Path{text}.parent_path() / "ckptd.sock";
+  return text == nullptr || *text == 0 ? Path{} : Path{text}.parent_path() / ckptd_socket;
 }
 
 /// A program that is written for the host gets it on machines with devices, too. Where a device is asked for all the same it is refused, and learns first what is wrong

@@ -31,6 +31,7 @@
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
 #include "checkpoint/staging/slot_save.hpp"
+#include "launcher/ckptd/last_minutes.hpp"
 #include "lib/base/pass_descriptors.hpp"
 #include "lib/link/message.hpp"
 #include "lib/link/store_core.hpp"
@@ -78,6 +79,9 @@ class Agent {
     const std::lock_guard lock{mutex_};
     return votes_;
   }
+  /// So many words about a part that will not come are refused, as by a coordinator whose generation has ended.
+  void refuse_words(int count) { refusals_ = count; }
+  [[nodiscard]] int refusals_left() const { return refusals_; }
 
  private:
   struct Line {
@@ -111,6 +115,12 @@ class Agent {
       if (!*message) return true;
       if (auto* request = std::get_if<StoreRequest>(&**message)) {
         request->generation = generation_;
+        if (refusals_ > 0 && request->op == StoreOp::set && request->keys.at(0).find("/promised/") != std::string::npos) {
+          --refusals_;
+          answer({{StoreCaller{line.number},
+                   StoreReply{.id = request->id, .ok = false, .code = Code::generation_over, .what = "not now", .values = {}}}});
+          continue;
+        }
         answer(store_.call(StoreCaller{line.number}, std::move(*request), clock_.now()));
       } else if (auto* voted = std::get_if<PartVoted>(&**message)) {
         const std::lock_guard lock{mutex_};
@@ -136,6 +146,7 @@ class Agent {
   std::mutex mutex_;
   std::vector<PartVoted> votes_;
   std::atomic<bool> ends_{false};
+  std::atomic<int> refusals_{0};
   std::thread thread_;
 };
 
@@ -221,6 +232,7 @@ class Worker {
     const auto byte = static_cast<std::byte>(word);
     REQUIRE(::send(line_.get(), &byte, 1, MSG_NOSIGNAL) == 1);
   }
+  void promise() { slot_.promise({record_.generation, record_.rank}); }
   std::span<std::byte> begin() { return slot_.begin(encoded_, layout_.data_bytes); }
   void save() {
     const std::span<std::byte> data = begin();
@@ -294,6 +306,58 @@ TEST_CASE("a worker that dies while it fills its slot, also before it has said s
   second.die();
   CHECK_THAT(why(first.outcome()),
              Contains("this worker ended before its part of the checkpoint was in its staging slot") && Contains("rank 1"));
+}
+
+TEST_CASE("a worker that dies after it has promised to begin, and before it has begun, costs the others no wait", "[ckptd]") {
+  Node node{2};
+  Worker first{node, 0, 10}, second{node, 1, 10};
+  first.save();
+  second.promise();
+  SECTION("it dies") {
+    second.die();
+    CHECK_THAT(why(first.outcome()), Contains("before it had begun its part") && Contains("rank 1"));
+  }
+  SECTION("it dies, and its generation with it, so that the store takes no word before the next one") {
+    node.agent.refuse_words(3);
+    second.die();
+    CHECK_THAT(why(first.outcome()), Contains("before it had begun its part") && Contains("rank 1"));
+    CHECK(node.agent.refusals_left() == 0);
+  }
+  SECTION("it begins after all") {
+    second.save();
+    CHECK(why(first.outcome()) == "");
+  }
+}
+
+TEST_CASE("a save of a later generation has its own time and bound on bytes, although an old one settles", "[ckptd]") {
+  Node node{2};
+  Worker old{node, 0, 10};
+  old.save();  // it waits for rank 1
+  REQUIRE(comes([&] { return std::filesystem::exists(node.root / "ckpt/s000000000010.g00000001.a01"); }));
+  Worker looks{node, 1, 10};
+  looks.say(SlotWord::settle);
+  TestJob next{node.files, 1, 5, small_model(), 1, "run", node.place / "other"};
+  REQUIRE(said(next.start()) == "");
+  const auto begun = std::chrono::steady_clock::now();
+  Worker later{node, next, 0, 20, 20'000};
+  later.save();
+  CHECK(why(later.outcome()) == "");
+  std::uint64_t bytes = 0;
+  for (const PartVoted& v : node.agent.votes())
+    if (v.step == 20) bytes += v.bytes;
+  const double at_least = static_cast<double>(bytes) / 20'000 - 0.2;
+  CHECK(at_least > 0.5);
+  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() >=
+        at_least);  // it does not hurry as the old one does
+}
+
+TEST_CASE("a last minute is for saves with the fences that were known when their generation ended, root by root", "[ckptd]") {
+  launcher::LastMinutes last;
+  CHECK_FALSE(last.has("/ck", 1));
+  last.settle("/ck", 3), last.settle("/ck", 2), last.settle("/other", 9);
+  for (const FenceNumber fence : {1u, 2u, 3u}) CHECK(last.has("/ck", fence));
+  CHECK_FALSE(last.has("/ck", 4));
+  CHECK(last.has("/other", 9));
 }
 
 TEST_CASE("a save for which there is no memory fails alone: ckptd lives, and the next one succeeds", "[ckptd]") {

@@ -218,7 +218,7 @@ TEST_CASE("a slot's record is read as it was written, and nothing of it is taken
 }
 
 TEST_CASE("a slot's head names only bytes inside of it, and matches its checksum", "[checkpoint][slot]") {
-  const SlotPrefix good{SlotState::filling, 7, 1000, 8192, 4000};
+  const SlotPrefix good{SlotState::filling, 7, 1000, 8192, 4000, {{3, {{1, 2}}}, 5}};
   ByteVector page = encode(good);
   page.resize(slot_page);
   REQUIRE(decode_slot_prefix(page, 16384).ok());
@@ -235,7 +235,8 @@ TEST_CASE("a slot's head names only bytes inside of it, and matches its checksum
   CHECK(refused({SlotState::filling, 7, ~std::uint64_t{0} - 4000, 8192, 100}));  // sums that overflow
   CHECK(refused({SlotState::filling, 7, 1000, 8192, ~std::uint64_t{0}}));
   CHECK(refused({static_cast<SlotState>(9), 7, 1000, 8192, 100}));
-  for (std::size_t at = 12; at < 44; ++at) {
+  CHECK(refused({SlotState::promised, 0, 0, 8192, 0, {{3, {{1, 2}}}, world_max}}));
+  for (std::size_t at = 12; at < 72; ++at) {
     ByteVector flipped = page;
     flipped[at] ^= std::byte{16};
     CHECK(!decode_slot_prefix(flipped, 16384).ok());
@@ -261,6 +262,13 @@ TEST_CASE("a slot is read in the state that its reader waits for, and only from 
   slot.seal();
   REQUIRE(view->record(SlotState::sealed).ok());
   CHECK(view->record(SlotState::sealed).value() == record);
+  const SlotOwner owner{{4, {{7, 8}}}, 6};
+  slot.promise(owner);
+  CHECK(view->prefix().value().state == SlotState::promised);
+  CHECK(view->prefix().value().owner == owner);
+  for (const SlotState state : {SlotState::sealed, SlotState::filling}) CHECK(!view->record(state).ok());
+  slot.withdraw();
+  CHECK(view->prefix().value().state == SlotState::empty);
 
   Fd loose{::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   REQUIRE(::ftruncate(loose.get(), 8192) == 0);
@@ -386,6 +394,17 @@ TEST_CASE("a rank whose part does not come is named, by the deadline or at once 
       REQUIRE(outcome.failure.has_value());
       CHECK(outcome.failure->code == Code::peer_lost);
       CHECK(outcome.failure->rank == Rank{2});
+    }
+  }
+  SECTION("at once, where its worker ended or left its generation before it had begun its part") {
+    const auto store = writers.store.of(Rank{2});
+    const auto by = [&] { return Deadline::after(writers.clock.now(), 5s); };
+    REQUIRE(tell_broken_promise(*store, {job.leader.generation, 2}, by()).ok());
+    for (const SaveOutcome& outcome : writers.save(10, job.ranks[0].ownership(), {0, 1})) {
+      REQUIRE(outcome.failure.has_value());
+      CHECK(outcome.failure->code == Code::peer_lost);
+      CHECK(outcome.failure->rank == Rank{2});
+      CHECK(outcome.failure->what.find("before it had begun its part") != std::string::npos);
     }
   }
   for (const Path& path : files.all_files()) CHECK(path.filename() != commit_file);

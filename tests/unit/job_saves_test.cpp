@@ -376,6 +376,15 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a ckptd of another version is not met, for its socket has another name; saves block, and a line says why", "[job_saves]") {
+  TemporaryDirectory directory;
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3, .async = true}, Path{directory.path()} / ckptd_socket};
+  CHECK(member.said("saves are not asynchronous, for they need an elrun of this version"));
+  member.saves.save(3, host_state);
+  CHECK(member.saves.saved_step() == 3);
+}
+
 TEST_CASE("a start whose storage never answers ends the job once its time is over; what a person has to change ends it at once",
           "[job_saves]") {
   FaultyFiles files;

@@ -227,18 +227,36 @@ TEST_CASE("a save that failed is told of once in a generation, and in the next o
   AsyncSaves async{host, world};
   async.open(saves);
   async.take_memory();
-  REQUIRE(async.agree().possible);
+  REQUIRE(async.agree(true).possible);
   writer.accept();
+  CHECK(writer.hear() == SlotWord::slot);
+  const auto state_of_slot = [&] { return writer.slot->prefix().value().state; };
+  CHECK(state_of_slot() == SlotState::promised);  // before the others hear that a save may begin
+  CHECK(writer.slot->prefix().value().owner == SlotOwner{place.membership.generation, 0});
+  async.withdraw();
+  CHECK(state_of_slot() == SlotState::empty);
+  const auto broken = [&] {
+    return session.store().num_keys(SaveKeys::all_broken_promises(place.membership.generation), Deadline::after(clock.now(), 1s)).value();
+  };
+  async.open(saves);
+  CHECK(broken() == 0);
+  async.take_memory();
+  REQUIRE(async.agree(true).possible);
+  async.open(saves);  // the generation ended here, and others may have begun
+  CHECK(broken() == 1);
+  CHECK(state_of_slot() == SlotState::empty);
+  async.take_memory();
+  REQUIRE(async.agree(true).possible);
   REQUIRE(saves.claim().ok());
   const auto fails = [&] {
     async.begin(saves, 10, {});
     async.finish_copy();
     writer.say(SaveOutcome{1, 10, {}, Failure{Code::io, Remedy::retry, "a bad sector"}});
     REQUIRE(async.hear(Deadline::after(clock.now(), 10s)));
-    return async.agree().failed.has_value();
+    return async.agree(false).failed.has_value();
   };
   CHECK(fails());
-  CHECK_FALSE(async.agree().failed);
+  CHECK_FALSE(async.agree(false).failed);
   CHECK_FALSE(fails());  // another rank says the same later
   async.open(saves);
   async.take_memory();

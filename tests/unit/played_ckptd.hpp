@@ -50,7 +50,7 @@ struct Writer {
     return ::poll(&look, 1, 10'000) == 1 && ::recv(line.get(), &packet, 1, 0) <= 0;
   }
   TemporaryDirectory directory;
-  Path path = Path{directory.path()} / "ckptd.sock";
+  Path path = Path{directory.path()} / ckptd_socket;
   Fd listener, line;
   std::optional<SlotView> slot;
 };

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::uint64_t record_slack = 1u << 20;     // a record grows with host state and with each checkpoint of the timeline
 constexpr std::uint64_t slow_storage = 250'000'000;  // bytes per second, for a stall that is predicted
+constexpr Duration word_wait = 1s;                   // for the store to take a word about a part that will not come
 constexpr Duration others_wait = 70s;                // a little longer than ckptd gives a save whose generation is over
 
 std::optional<std::string> read_text(const std::string& path) {
@@ -45,6 +46,9 @@ void AsyncSaves::open(const Saves& saves) {
   heard_.reset(), failed_to_begin_.reset();
   acted_fence_ = 0, acted_step_ = ~std::uint64_t{0};  // a member that is new has acted on nothing, and all have to act alike
   is_on_ = false;
+  // The generation ended here in the moment in which others may have begun a save.
+  if (const auto promised = staging_.break_promise())
+    (void)tell_broken_promise(host_.session.store(), *promised, Deadline::after(host_.clock.now(), word_wait));
   layout_ = lay_out_slot(saves.slot_record(0, {}).model, saves.saved().fragments());
   staging_.settle();
 }
@@ -75,10 +79,14 @@ void AsyncSaves::take_memory() {
   const auto full = std::find_if(nodes.begin(), nodes.end(), [](const auto& n) { return n.second.wanted > staging_share(n.second.left); });
   is_on_ = have_writers && full == nodes.end();
   if (world_.leads() && !is_on_) {
-    const std::string why = !have_writers
-                                ? "they need elrun, whose ckptd writes them (this program was started without it, or by an earlier one)"
-                                : fmt::format("node {} would need {} of memory for them and has {}", full->first,
-                                              human_bytes(full->second.wanted), human_bytes(full->second.left));
+    const std::string why =
+        !have_writers
+            ? fmt::format(
+                  "they need an elrun of this version, whose ckptd writes them (a program was started without it, or by an elrun whose ckptd does not speak "
+                  "version {} of staging slots: use one release of elrun)",
+                  slot_version)
+            : fmt::format("node {} would need {} of memory for them and has {}", full->first, human_bytes(full->second.wanted),
+                          human_bytes(full->second.left));
     host_.log.warning(fmt::format(
         "saves are not asynchronous, for {}: each one stops training until it is written, for about {} where the storage takes 250 MB/s",
         why, for_people(Duration{1s} * (1 + all_bytes / slow_storage))));
@@ -112,9 +120,11 @@ bool AsyncSaves::is_ready() {
   return staging_.connect().ok();
 }
 
-AsyncSaves::Agreed AsyncSaves::agree() {
+AsyncSaves::Agreed AsyncSaves::agree(bool promises) {
+  const bool is_mine_ready = is_ready();
+  if (promises && is_mine_ready && !staging_.is_busy()) staging_.promise({host_.session.place().membership.generation, world_.rank()});
   ByteWriter mine;
-  mine.put(std::uint8_t{is_ready()});
+  mine.put(std::uint8_t{is_mine_ready});
   mine.put(std::uint8_t{staging_.is_busy() && !staging_.is_overdue()});
   mine.put(std::uint8_t{staging_.is_overdue()});
   mine.put(std::uint8_t{heard_.has_value()});
@@ -148,7 +158,8 @@ void AsyncSaves::begin(const Saves& saves, std::uint64_t step, const std::vector
   if (begun.ok()) return;
   Failure why = std::move(begun).failure();
   why.rank = Rank{world_.rank()};
-  (void)tell_gone(host_.session.store(), {record.ownership.fence, step}, record.rank, why, Deadline::after(host_.clock.now(), 1s));
+  (void)tell_gone(host_.session.store(), {record.ownership.fence, step}, record.rank, why, Deadline::after(host_.clock.now(), word_wait));
+  withdraw();
   failed_to_begin_ = SaveOutcome{record.ownership.fence, step, {}, std::move(why)};
 }
 

@@ -46,7 +46,9 @@ class AsyncSaves {
     std::optional<std::uint64_t> saved;  ///< The newest step that was saved so since the last `agree`.
     std::optional<SaveOutcome> failed;   ///< One that failed, and that no `agree` has told of.
   };
-  [[nodiscard]] Agreed agree();
+  /// `promises`: where all agree, `begin` or `withdraw` follows. A worker that ends before either costs the others no wait.
+  [[nodiscard]] Agreed agree(bool promises);
+  void withdraw() { staging_.withdraw(); }
 
   /// On all ranks, after an `agree` that says possible and not busy, under a fence that is claimed. The state must not change before `finish_copy`. A failure is one
   /// of this save, and `hear` tells it.

@@ -190,9 +190,10 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
   const bool leaves = departure_.member_leaves();
   if (leaves) wait_for_async(leave_limit, step);
   else hear();
-  const AsyncSaves::Agreed agreed = agree();
+  const AsyncSaves::Agreed agreed = agree(true);
+  if (!agreed.possible || agreed.busy || leaves || saved_step_ == step) async_.withdraw();
   act_on(agreed, leaves ? Next::save_that_blocks : Next::training);
-  if (saved_step_ == step) return true;
+  if (saved_step_ == step) return async_.withdraw(), true;  // by what all heard of it here
   if (leaves || !agreed.possible) return false;
   if (agreed.busy) {
     host_.session.save_left_out(StepNumber{step}, ++left_out_);
@@ -204,6 +205,7 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
     return true;
   }
   if (!saves_->claim().ok()) {
+    async_.withdraw();
     if (world_.over()) revoked(world_);
     return false;  // the save that blocks finds out why
   }
@@ -212,8 +214,8 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
 }
 
 /// What all ranks know of their saves. Where one of their ckptds does not answer, the next save claims a fence of its own: whatever that process does when it goes on, it is of an older one.
-AsyncSaves::Agreed JobSaves::agree() {
-  const AsyncSaves::Agreed agreed = async_.agree();
+AsyncSaves::Agreed JobSaves::agree(bool promises) {
+  const AsyncSaves::Agreed agreed = async_.agree(promises);
   if (agreed.overdue && !is_cut_off_) saves_->lose_claim();
   is_cut_off_ = agreed.overdue;
   return agreed;
@@ -268,7 +270,7 @@ void JobSaves::wait_for_async_at_the_end(std::uint64_t step) {
   constexpr int rounds = static_cast<int>((save_deadline + final_margin) / final_round);
   for (int round = 0; round < rounds; ++round) {
     wait_for_async(final_round, step);
-    const AsyncSaves::Agreed agreed = agree();
+    const AsyncSaves::Agreed agreed = agree(false);
     act_on(agreed, Next::save_that_blocks);
     if (!agreed.busy) return;
     departure_.tell_agent();  // others may still save it

@@ -93,7 +93,7 @@ class JobSaves {
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 
  private:
-  AsyncSaves::Agreed agree();
+  AsyncSaves::Agreed agree(bool promises);
   void save_blocking(std::uint64_t step, const std::vector<Aux>& host_state);
   /// True: this step needs no save that blocks.
   bool save_aside(std::uint64_t step, const std::vector<Aux>& host_state);

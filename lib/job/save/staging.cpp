@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -44,6 +45,21 @@ bool has_ended(int socket) {
 }
 
 }  // namespace
+
+bool Staging::has_writer() const {
+  std::error_code unknown;
+  return !socket_.empty() && std::filesystem::exists(socket_, unknown);
+}
+
+void Staging::promise(const SlotOwner& owner) {
+  slot_.promise(owner);
+  promised_ = owner;
+}
+
+std::optional<SlotOwner> Staging::break_promise() {
+  if (promised_) slot_.withdraw();
+  return std::exchange(promised_, std::nullopt);
+}
 
 Result<void> Staging::make_room(std::uint64_t record_bytes, std::uint64_t data_bytes) {
   slot_ = {};                                              // before the new one
@@ -86,6 +102,7 @@ Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, 
   copy_failed_.reset();  // of a save that is over
   ELRUN_TRY(connect());
   const std::span<std::byte> data = slot_.begin(encode(record), layout.data_bytes);
+  promised_.reset();
   ELRUN_TRY(say(SlotWord::begin));
   under_way_ = UnderWay{record.ownership.fence, record.step, record.rank, clock_.now()};
   const auto copy = [this, data, layout, state, rank = record.rank] {

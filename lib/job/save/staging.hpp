@@ -29,7 +29,8 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  [[nodiscard]] bool has_writer() const { return !socket_.empty(); }
+  /// There is one, of this version.
+  [[nodiscard]] bool has_writer() const;
   [[nodiscard]] bool has_room(std::uint64_t record_bytes, std::uint64_t data_bytes) const {
     return slot_.has_room(record_bytes, data_bytes);
   }
@@ -47,6 +48,12 @@ class Staging {
   /// Connected, with room and not busy. The copy goes on after the call, and the state must not change before `finish_copy`. What a device was given
   /// before is done.
   Result<void> begin(const SlotRecord& record, const SlotLayout& layout, const HostFragments& state);
+  /// Connected, with room and not busy, before the others hear that a save may begin here: if this worker ends now, ckptd tells them that its part never comes.
+  void promise(const SlotOwner& owner);
+  /// None began after all. Does nothing where one did, or nothing was promised.
+  void withdraw() { (void)break_promise(); }
+  /// The same, where others may have begun: what was promised; nothing: nothing was.
+  std::optional<SlotOwner> break_promise();
   /// Until the state may change again. It waits for nobody but memory. A device of which the copy failed is told by `hear`.
   void finish_copy();
 
@@ -79,6 +86,7 @@ class Staging {
   Fd line_;                     // to ckptd
   bool slot_is_there_ = false;  // with the ckptd of `line_`
   std::optional<UnderWay> under_way_;
+  std::optional<SlotOwner> promised_;  // and neither begun nor withdrawn
   std::thread copy_;
   std::optional<Failure> copy_failed_;  // written by `copy_`
 };

@@ -39,10 +39,12 @@ class CheckpointFailures {
     // The word of the last step may be lost with the worker that fails after it, so the one that follows the known one is not beyond it yet.
     std::erase_if(failures_, [&](const FailureAfter& f) { return f.checkpoint == from_ && step > f.step + 1; });
   }
-  /// A worker of this node ended by itself, in this generation.
-  void failed(const Ending& ending) {
+  /// A worker of this node ended by itself, in this generation. `error`: "RuntimeError: no such device", out of its error record; empty: it has none. Every exception of Python's ends with
+  /// exit code 1, and they are alike only where their type is, too; what follows it may name a time or a number.
+  void failed(const Ending& ending, const std::string& error = {}) {
     if (!loaded_ || ending.ok() || is_from_outside(ending)) return;
-    FailureAfter failure{from_, generation_, step_, describe(ending)};
+    const std::string type = type_of(error);
+    FailureAfter failure{from_, generation_, step_, type.empty() ? describe(ending) : describe(ending) + " (" + type + ")"};
     if (std::find(failures_.begin(), failures_.end(), failure) != failures_.end()) return;  // all workers of a node may fail alike
     if (failures_.size() == failures_max) failures_.erase(failures_.begin());
     failures_.push_back(std::move(failure));
@@ -53,6 +55,15 @@ class CheckpointFailures {
  private:
   ELRUN_COMPARED_IN_SIMULATION
   static constexpr std::size_t failures_max = 32;
+  static std::string type_of(const std::string& error) {
+    constexpr std::size_t type_max = 100;
+    const auto is_of_name = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+    };
+    const auto end = std::ranges::find_if_not(error, is_of_name);
+    const auto length = static_cast<std::size_t>(end - error.begin());
+    return length > 0 && length <= type_max && (end == error.end() || *end == ':') ? error.substr(0, length) : std::string{};
+  }
   static bool is_from_outside(const Ending& ending) {
     const int code = ending.code();
     return std::ranges::any_of(std::initializer_list<int>{SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT},

@@ -44,7 +44,7 @@ class JobProgress {
   /// The newest; nothing when the job has never looked for a checkpoint.
   [[nodiscard]] const std::optional<Restoration>& restoration() const { return restoration_; }
   /// A worker of this node ended the generation.
-  void worker_failed(const Ending& ending) { failures_.failed(ending); }
+  void worker_failed(const Ending& ending, const std::string& error = {}) { failures_.failed(ending, error); }
   void checkpoint_saved(std::string acknowledgement) { remembered_.checkpoint = std::move(acknowledgement); }
   [[nodiscard]] Session::Remembered remembered() const {
     Session::Remembered all = remembered_;

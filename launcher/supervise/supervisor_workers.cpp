@@ -57,7 +57,8 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
                                   e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), generation_.last().number,
                                   e.death.evidence.empty() ? "" : ": " + e.death.evidence));
     generation_.fail_here();
-    if (w.hung.empty()) job_.worker_failed(e.ending);  // one that hung was ended by elrun, which says nothing of a checkpoint
+    if (w.hung.empty())
+      job_.worker_failed(e.ending, e.death.error);  // one that hung was ended by elrun, which says nothing of a checkpoint
     job_.recovery().lost(now_);
     tell_of_failure(i);
     join_as_broken();

@@ -95,6 +95,17 @@ TEST_CASE("how workers fail after a checkpoint is remembered, until the job is b
     job.worker_failed({.signal = SIGSEGV});
     CHECK(failures() == std::vector<FailureAfter>{{"/ck/s40", 1, 42, "exit code 3"}, {"/ck/s40", 2, 43, "signal 11 (SIGSEGV)"}});
   }
+  SECTION("exceptions end with one exit code, and are alike by their type, whatever they say") {
+    goes_on(2);
+    const Ending one{.exit_code = 1};
+    job.worker_failed(one, "RuntimeError: loss is nan at 12:03"), job.worker_failed(one, "RuntimeError: loss is nan at 12:04");
+    job.worker_failed(one, "torch.OutOfMemoryError: 3 GiB"), job.worker_failed(one, "KeyError");
+    job.worker_failed(one, "no type at all: x");
+    std::vector<std::string> ways;
+    for (const FailureAfter& f : failures()) ways.push_back(f.how);
+    CHECK(ways == std::vector<std::string>{"exit code 3", "exit code 1 (RuntimeError)", "exit code 1 (torch.OutOfMemoryError)",
+                                           "exit code 1 (KeyError)", "exit code 1"});
+  }
   SECTION("before a step is decided the checkpoint's own counts") {
     goes_on(2);
     job.worker_failed(three);

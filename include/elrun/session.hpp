@@ -64,6 +64,13 @@ struct Restoration {
   friend bool operator==(const Restoration&, const Restoration&) = default;
 };
 
+/// A worker waits for the storage of its checkpoints, or for members that do.
+struct StorageWaiting {
+  std::string directory;  ///< Of the checkpoints.
+  std::string why;        ///< Rank, file, operation or cause, and what to look at. Empty: no trouble is known to this worker.
+  friend bool operator==(const StorageWaiting&, const StorageWaiting&) = default;
+};
+
 /// A worker failed by itself in a generation that went on from a checkpoint, and the job has not come further since.
 struct FailureAfter {
   std::string checkpoint;        ///< Its directory.
@@ -128,6 +135,8 @@ class ELRUN_API Session {
   virtual void save_failed(StepNumber /*step*/, std::uint64_t /*count*/, const Failure& /*why*/) {}
   /// Says that no checkpoint of this step was saved, because the one before it was still being written; counted as above. The agent shows it. Never waits.
   virtual void save_left_out(StepNumber /*step*/, std::uint64_t /*count*/) {}
+  /// Says that this worker waits for the storage: it does not hang, and the agent shows for what it waits. To be said again while it waits. Never waits.
+  virtual void waits_for_storage(const StorageWaiting&) {}
 
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.

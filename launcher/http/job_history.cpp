@@ -141,12 +141,15 @@ void JobHistory::note_time(const Turn& turn, const StepDecided& step) {
 /// All workers of a generation say the same.
 void JobHistory::note_checkpoint(const Message& message, Instant now) {
   CheckpointRecord& record = record_.checkpoints;
+  if (const auto* wait = std::get_if<WaitsForStorage>(&message)) return note_wait(*wait, now);
   if (const auto* went = std::get_if<WentOnFrom>(&message); went != nullptr && went->generation == record_.world.generation) {
     record.went_on_from = went->restoration;
     record.safe_at = now;
+    record.waiting.reset();
   } else if (std::holds_alternative<CheckpointSaved>(message)) {
     record.safe_at = now;
     record.last_failure.reset();
+    record.waiting.reset();
   } else if (const auto* failed = std::get_if<SaveFailed>(&message); failed != nullptr && failed->generation == record_.world.generation) {
     if (failed->count <= saves_failed_here_) return;
     saves_failed_here_ = failed->count;
@@ -170,6 +173,16 @@ void JobHistory::note_checkpoint(const Message& message, Instant now) {
   }
 }
 
+/// Of several workers the one that knows the trouble is shown.
+void JobHistory::note_wait(const WaitsForStorage& wait, Instant now) {
+  CheckpointRecord& record = record_.checkpoints;
+  if (wait.generation != record_.world.generation || record_.phase != Supervisor::Phase::running) return;
+  if (!record.waiting) record.waiting_since = now;
+  if (record.waiting && wait.waiting.why.empty()) return;
+  record.waiting = wait.waiting;
+  for (std::string* text : {&record.waiting->directory, &record.waiting->why}) text->resize(std::min(text->size(), failure_text_max));
+}
+
 void JobHistory::began_generation(const Turn& turn, const World& world) {
   if (record_.world.generation.number != 0 && world.generation.lineage != record_.world.generation.lineage) ++record_.coordinator_changes;
   const bool again = record_.world.generation.number != 0;
@@ -187,6 +200,7 @@ void JobHistory::began_generation(const Turn& turn, const World& world) {
   end_cause_.reset();
   own_failure_ = false;
   saves_failed_here_ = saves_left_out_here_ = 0;
+  record_.checkpoints.waiting.reset();
 }
 
 void JobHistory::note_end(const WorkerEnded& ended, Instant now) {
@@ -234,6 +248,7 @@ void JobHistory::note_action(const Turn& turn, const Action& action) {
   }
   if (std::holds_alternative<JobFinished>(send->message)) record_.ledger.job_over(turn.now);
   if (!std::holds_alternative<Progress>(send->message)) return;
+  record_.checkpoints.waiting.reset();
   ++record_.steps;
   if (record_.last_step_at) record_.step_seconds.observe(seconds(turn.now - *record_.last_step_at));
   record_.last_step = turn.supervisor.newest_step();

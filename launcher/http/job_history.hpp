@@ -52,6 +52,8 @@ struct CheckpointRecord {
   std::uint64_t failed_step = 0;            ///< The step that it was of.
   std::uint64_t saves_left_out = 0;         ///< Because the one before was still being written. Each once for all workers of this node.
   std::uint64_t left_out_step = 0;          ///< Of the newest of them.
+  std::optional<StorageWaiting> waiting{};  ///< A worker waits for the storage, or for members that do, and does not hang.
+  Instant waiting_since{};                  ///< The first word of that.
   struct Parts {
     std::uint64_t written = 0, refused = 0;  ///< Votes of this node's ckptd.
     std::uint64_t bytes = 0;                 ///< Of the state, in those that were written.
@@ -111,6 +113,7 @@ class JobHistory {
   void note_time(const Turn& turn);
   void note_time(const Turn& turn, const StepDecided& step);
   void note_checkpoint(const Message& message, Instant now);
+  void note_wait(const WaitsForStorage& wait, Instant now);
   void began_generation(const Turn& turn, const World& world);
   void note_end(const WorkerEnded& ended, Instant now);
   void note_revoke(const Revoke& revoke, Instant now);

@@ -97,6 +97,9 @@ nlohmann::json checkpoints_json(const Glance& glance) {
   if (record.saves_left_out > 0) json["left_out"] = {{"saves", record.saves_left_out}, {"last_step", record.left_out_step}};
   if (const auto& parts = record.parts; parts.written + parts.refused > 0)
     json["parts"] = {{"written", parts.written}, {"refused", parts.refused}, {"bytes", parts.bytes}, {"bytes_per_second", parts.rate}};
+  if (record.waiting)
+    json["waiting"] = {
+        {"directory", record.waiting->directory}, {"why", record.waiting->why}, {"seconds", seconds(glance.now - record.waiting_since)}};
   if (record.last_failure) json["last_failure"] = {{"step", record.failed_step}, {"why", message(*record.last_failure)}};
   return json;
 }
@@ -158,6 +161,10 @@ std::string checkpoint_lines(const Reading& checkpoints) {
     text += fmt::format("  elrun ckptd: {} written with {:.2f} GB, the newest at {:.0f} MB/s; {} could not be written\n",
                         count_of(parts.number("written"), "part"), parts.fraction("bytes") / 1e9, parts.fraction("bytes_per_second") / 1e6,
                         parts.number("refused"));
+  if (const Reading waits = checkpoints.object("waiting"); waits.json().is_object())
+    text += fmt::format(
+        "  waits for the storage of checkpoints, {}, for {}: {}\n", waits.text("directory"), ago(waits.fraction("seconds")),
+        waits.text("why").empty() ? "no trouble is known here; workers look at them, or wait for workers that do" : waits.text("why"));
   if (const Reading last = checkpoints.object("last_failure"); last.json().is_object())
     text += fmt::format("  the newest save failed, of step {}: {}\n", last.number("step"), last.text("why"));
   return text;

@@ -99,6 +99,7 @@ class Supervisor {
   void on_worker_said(ConnectionId from, const Returned& m);
   void on_worker_said(ConnectionId from, const CheckpointSaved& m);
   void on_worker_said(ConnectionId from, const WentOnFrom& m);
+  void on_worker_said(ConnectionId from, const WaitsForStorage& m);
   void on_worker_said(ConnectionId from, const ReadyForPlace& m);
   void on_worker_said(ConnectionId from, const StoreRequest& m);
 

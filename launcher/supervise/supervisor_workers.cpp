@@ -197,7 +197,24 @@ void Supervisor::on_worker_said(ConnectionId from, const CheckpointSaved& m) {
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const WentOnFrom& m) {
-  if (phase_ == Phase::running && m.generation == generation_.last() && worker_with(workers_.all(), from)) job_.went_on_from(m.restoration);
+  const auto i = worker_with(workers_.all(), from);
+  if (phase_ != Phase::running || m.generation != generation_.last() || !i) return;
+  workers_[*i].session.waits_for_storage = false;
+  job_.went_on_from(m.restoration);
+}
+
+// No hang: an operation on a storage has a deadline of its own, and the worker says this for no longer than the storage may take. The log has the first word of each wait.
+void Supervisor::on_worker_said(ConnectionId from, const WaitsForStorage& m) {
+  const auto i = worker_with(workers_.all(), from);
+  if (phase_ != Phase::running || m.generation != generation_.last() || !i) return;
+  hangs_.sign_in_world(local_rank(*i), now_);
+  if (m.waiting.why.empty()) return;
+  const bool is_known =
+      std::any_of(workers_.all().begin(), workers_.all().end(), [](const Worker& w) { return w.runs() && w.session.waits_for_storage; });
+  workers_[*i].session.waits_for_storage = true;
+  if (!is_known)
+    say(Level::warning, fmt::format("{} waits for the storage of its checkpoints, {}: {}. This is no hang, and uses up no restart",
+                                    workers_.name(*i), m.waiting.directory, m.waiting.why));
 }
 
 void Supervisor::on_worker_said(ConnectionId from, const ReadyForPlace& m) {
@@ -216,6 +233,7 @@ void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
   const auto worker = worker_with(workers_.all(), from);
   if (phase_ != Phase::running || !worker || m.generation != generation_.last()) return;
   workers_[*worker].session.decided = true;
+  workers_[*worker].session.waits_for_storage = false;
   if (const auto took = job_.recovery().recovered(now_))
     say(Level::info, fmt::format("recovered: step {} decided {} after the loss", m.step, for_people(*took)));
   hangs_.step_decided(workers_.all(), now_);

@@ -70,13 +70,14 @@ struct PendingWorker {
 /// What a worker's session has said of itself.
 struct WorkerSession {
   std::optional<ConnectionId> connection{};
-  bool opened = false;    ///< Once.
-  bool is_job = false;    ///< libelrun's `Job` runs in it; of a pending worker from its start, as the one before it was.
-  bool can_stay = false;  ///< Its process can go on in the next generation.
-  bool says_end = false;  ///< Its libelrun says the job's end before its process ends.
-  bool decided = false;   ///< It has said that a step was decided.
-  bool joined = false;    ///< It has asked for its peers, in this generation or before; one without a Job may just stay.
-  bool job_over = false;  ///< It has said that the job is over: it ends by itself, after work of its own.
+  bool opened = false;             ///< Once.
+  bool is_job = false;             ///< libelrun's `Job` runs in it; of a pending worker from its start, as the one before it was.
+  bool can_stay = false;           ///< Its process can go on in the next generation.
+  bool says_end = false;           ///< Its libelrun says the job's end before its process ends.
+  bool decided = false;            ///< It has said that a step was decided.
+  bool joined = false;             ///< It has asked for its peers, in this generation or before; one without a Job may just stay.
+  bool waits_for_storage = false;  ///< It says so, and of which trouble; it does not hang.
+  bool job_over = false;           ///< It has said that the job is over: it ends by itself, after work of its own.
 };
 
 /// Its process ended with exit code 0 before the job's end. Its last message may not have been read yet.

@@ -101,6 +101,7 @@ class Link {
     post(SaveFailed{place().membership.generation, step.value(), count, std::move(why)});
   }
   void save_left_out(StepNumber step, std::uint64_t count) { post(SaveLeftOut{place().membership.generation, step.value(), count}); }
+  void waits_for_storage(StorageWaiting waiting) { post(WaitsForStorage{place().membership.generation, std::move(waiting)}); }
   void checkpoint_saved(std::string acknowledgement) { post(CheckpointSaved{std::move(acknowledgement)}); }
 
   Result<void> next_generation(Deadline agreed_by) {
@@ -315,6 +316,9 @@ class LinkSession final : public Session {
   }
   void save_left_out(StepNumber step, std::uint64_t count) override {
     if (!forked()) link_->save_left_out(step, count);
+  }
+  void waits_for_storage(const StorageWaiting& waiting) override {
+    if (!forked()) link_->waits_for_storage(waiting);
   }
   Result<void> finished(Deadline deadline) override {
     if (forked()) return in_child();

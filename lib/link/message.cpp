@@ -52,7 +52,8 @@ enum class Type : std::uint16_t {
   went_on_from,
   save_failed,
   save_left_out,
-  part_voted
+  part_voted,
+  waits_for_storage
 };
 
 /// Writes fields. Texts beyond their bound are cut: they are for people.
@@ -278,6 +279,12 @@ void fields(C& c, M& m) {
   c.number(m.step);
   c.number(m.count);
 }
+template <class C, Is<WaitsForStorage> M>
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+  c.text(m.waiting.directory, path_max);
+  c.text(m.waiting.why, name_max);
+}
 template <class C, Is<PartVoted> M>
 void fields(C& c, M& m) {
   c.number(m.step);
@@ -401,6 +408,7 @@ Result<std::optional<Message>> decode(std::uint16_t type, ByteSpan payload) {
     case Type::save_failed: return message_from<SaveFailed>(payload, "SaveFailed");
     case Type::save_left_out: return message_from<SaveLeftOut>(payload, "SaveLeftOut");
     case Type::part_voted: return message_from<PartVoted>(payload, "PartVoted");
+    case Type::waits_for_storage: return message_from<WaitsForStorage>(payload, "WaitsForStorage");
   }
   return std::optional<Message>{};
 }
@@ -459,7 +467,7 @@ ByteVector encode(const Message& message) {
 
 static_assert(std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::hello) - 1, Message>, Hello> &&
               std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::part_voted) - 1, Message>, PartVoted> &&
-              std::variant_size_v<Message> == static_cast<std::size_t>(Type::part_voted));
+              std::variant_size_v<Message> == static_cast<std::size_t>(Type::waits_for_storage));
 
 void MessageReader::feed(ByteSpan bytes) {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));

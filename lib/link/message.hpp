@@ -105,6 +105,11 @@ struct SaveLeftOut {
   std::uint64_t step = 0;
   std::uint64_t count = 0;  ///< As in SaveFailed.
 };
+/// Worker to agent: it waits for the storage of its checkpoints, or for members that do, and does not hang.
+struct WaitsForStorage {
+  Generation generation;
+  StorageWaiting waiting;
+};
 /// `elrun ckptd` to agent: one rank's part of a checkpoint is on the storage and has its vote; or it could not be written.
 struct PartVoted {
   std::uint64_t step = 0;
@@ -120,7 +125,7 @@ struct ReadyForPlace {
 };
 
 using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave,
-                             Returned, ReadyForPlace, CheckpointSaved, WentOnFrom, SaveFailed, SaveLeftOut, PartVoted>;
+                             Returned, ReadyForPlace, CheckpointSaved, WentOnFrom, SaveFailed, SaveLeftOut, PartVoted, WaitsForStorage>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

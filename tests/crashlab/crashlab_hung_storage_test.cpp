@@ -78,6 +78,57 @@ TEST_CASE("a start waits for a storage that hangs or cannot be read, goes on whe
 }
 
 TEST_CASE(
+    "a start that waits for its storage is no hang, and says so, however short --hang_timeout is, and goes on from the newest checkpoint",
+    "[crashlab]") {
+  const Folder folder;
+  const std::string root = folder / "ck", healed = folder / "healed";
+  const auto begin = gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root});
+  const auto arguments = gpt_arguments(folder / "text", 8, {"--every", "2", "--checkpoint", root});
+  REQUIRE(run("gpt", begin).code == 0);
+  const std::string undisturbed = run("gpt", arguments).state;
+  struct Trouble {
+    const char *how, *shown;
+    std::vector<std::string> lines;  // the last one comes when the wait has been longer than a hang may be
+  };
+  // One operation that does not return has been told of after 5 s; the fourth try of one that fails comes after 7 s.
+  for (const Trouble& trouble :
+       {Trouble{"1 -1 once", "has not returned for", {"This is no hang, and uses up no restart"}},
+        Trouble{"1 5 always",
+                "Input/output error",
+                {"This is no hang, and uses up no restart", "the job waits for the storage of its checkpoints, try 4 "}}}) {
+    std::filesystem::remove_all(root);
+    std::filesystem::remove(healed);
+    REQUIRE(run("gpt", begin).code == 0);
+    auto environment = hanging(root, 1);
+    environment["ELRUN_FAIL"] = trouble.how, environment["ELRUN_STORAGE_LIMIT"] = "300", environment["ELRUN_FAIL_UNTIL"] = healed;
+    environment["XDG_RUNTIME_DIR"] = folder / ".";
+    const auto job =
+        start("elrun", under_elrun({"--nproc_per_node", "2", "--max_restarts", "0", "--hang_timeout", "3"}, arguments), environment);
+    std::string said;
+    for (const std::string& line : trouble.lines) {
+      const auto came = job->line(line, Wait{60000});
+      INFO(trouble.how << ": " << job->output());
+      REQUIRE(came);
+      if (said.empty()) said = *came;
+    }
+    CHECK_THAT(said, Catch::Contains("waits for the storage of its checkpoints, " + root) && Catch::Contains(trouble.shown));
+    const Ended status = run("elrun", {"status"}, {{"XDG_RUNTIME_DIR", folder / "."}});
+    INFO(status.output);
+    CHECK(status.code == 0);
+    CHECK(status.says("waits for the storage of checkpoints, " + root));
+    CHECK(status.says(trouble.shown));
+    std::ofstream{healed}.put('\n');
+    const Ended ended = finish(*job);
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+    CHECK(ended.says("going on from checkpoint s000000000004.g00000001.a01"));
+    CHECK_FALSE(ended.says("this is a hang"));
+    CHECK_FALSE(ended.says("generation 2"));
+    CHECK(ended.state == undisturbed);
+  }
+}
+
+TEST_CASE(
     "a newest checkpoint that stays unreadable ends the job with 78 and what a person can do; passed over by hand, the one before is used",
     "[crashlab]") {
   const Folder folder;

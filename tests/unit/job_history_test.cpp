@@ -403,6 +403,32 @@ TEST_CASE("saves that were left out, and what ckptd has written, are shown", "[p
     CHECK(status_for_people(odd).ok());
 }
 
+TEST_CASE("a wait for the storage is shown with directory, cause and time, until it is over", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  const auto said = [&] { return *status_for_people(status_page(node.glance())); };
+  const auto waits = [&](const char* why) { node.on(WorkerSaid{5, WaitsForStorage{generation(1), {"/ck", why}}}); };
+  CHECK_FALSE(has(said(), "waits for the storage"));
+  node.on(WorkerSaid{5, WaitsForStorage{generation(7), {"/ck", "of no generation here"}}});
+  CHECK_FALSE(has(said(), "waits for the storage"));
+  waits("");
+  CHECK(has(said(), "  waits for the storage of checkpoints, /ck, for 0.0 s: no trouble is known here"));
+  node.pass(10s);
+  waits("rank 2: list /ck/gens has not returned for 10.0 s");
+  waits("");  // of another worker, which does not know
+  CHECK(has(said(), "  waits for the storage of checkpoints, /ck, for 10.0 s: rank 2: list /ck/gens has not returned for 10.0 s\n"));
+  const auto page = nlohmann::json::parse(status_page(node.glance()));
+  CHECK(page["checkpoints"]["waiting"]["directory"] == "/ck");
+  SECTION("the job goes on") { node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}}); }
+  SECTION("a checkpoint was saved") { node.on(WorkerSaid{5, CheckpointSaved{"s40"}}); }
+  SECTION("a step was decided") { node.on(WorkerSaid{5, StepDecided{generation(1), 10}}); }
+  CHECK_FALSE(has(said(), "waits for the storage"));
+  for (const char* odd : {R"({"checkpoints":{"waiting":3}})", R"({"checkpoints":{"waiting":{"why":4,"seconds":"x"}}})"})
+    CHECK(status_for_people(odd).ok());
+}
+
 TEST_CASE("the status says who answers, and whether it was asked to leave", "[pages]") {
   Node node;
   node.begin(1);

@@ -58,6 +58,7 @@ struct Saving {
                .out = {},
                .join = {},
                .checkpoint_writer = ckptd,
+               .storage_word_every = 1ms,
                .sleep = [this](Duration time) { clock.advance(time), while_waiting(); }};
   JobWorld world{session, {}};
   Absence absence{clock, session, world};
@@ -374,6 +375,45 @@ TEST_CASE(
     CHECK(next.saves.restored().step == 3);
     CHECK_THAT(next.saves.restored().notes.at(0), Catch::Contains("s000000000006.g00000001.a01 is passed over"));
   }
+}
+
+TEST_CASE(
+    "while one operation of a start or of a save is stuck, and between tries, the agent hears that the worker waits and does not hang",
+    "[job_saves]") {
+  FaultyFiles files;
+  Saving first{files, 1, {.directory = "/root", .every = 3}};
+  (void)first.saves.restore();
+  first.saves.save(3, host_state);
+  Saving next{files, 2, {.directory = "/root", .final_wait = 90s}};
+  const auto several = [](const std::vector<StorageWaiting>& waits) { return waits.size() >= 3; };
+  bool is_stuck = true;
+  const auto sticks = [&](std::uint64_t) {
+    if (std::exchange(is_stuck, false)) CHECK(several(next.session.waits(several)));  // the operation returns after that
+  };
+  SECTION("a start") {
+    files.before = sticks;
+    REQUIRE(next.saves.restore().has_value());
+    CHECK(next.session.waits().front().directory == "/root");
+  }
+  SECTION("a save") {
+    REQUIRE(next.saves.restore().has_value());
+    files.before = sticks;
+    next.saves.save_at_the_end(6, host_state);
+    CHECK(next.saves.saved_step() == 6);
+  }
+  SECTION("between two tries, with the cause") {
+    files.broken = [](const Path&) { return EIO; };
+    next.while_waiting = [&] {
+      const auto says_why = [](const std::vector<StorageWaiting>& waits) {
+        return std::ranges::any_of(waits,
+                                   [](const StorageWaiting& w) { return w.why.find("try 1 failed: io: rank 0") != std::string::npos; });
+      };
+      CHECK(says_why(next.session.waits(says_why)));
+      files.broken = {};
+    };
+    REQUIRE(next.saves.restore().has_value());
+  }
+  CHECK(next.session.decided == 0);
 }
 
 TEST_CASE("a ckptd of another version is not met, for its socket has another name; saves block, and a line says why", "[job_saves]") {

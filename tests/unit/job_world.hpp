@@ -126,6 +126,17 @@ class TestSession final : public Session {
     failed_saves.push_back({step.value(), count, why.code});
   }
   void save_left_out(StepNumber step, std::uint64_t count) override { saves_left_out.emplace_back(step.value(), count); }
+  void waits_for_storage(const StorageWaiting& waiting) override {
+    const std::lock_guard lock{waits_mutex_};
+    waits_.push_back(waiting);
+    waits_changed_.notify_all();
+  }
+  /// What it has said so far of waits for the storage; with `until` once that holds, or after half a minute. Any thread.
+  std::vector<StorageWaiting> waits(const std::function<bool(const std::vector<StorageWaiting>&)>& until = {}) {
+    std::unique_lock lock{waits_mutex_};
+    if (until) waits_changed_.wait_for(lock, 30s, [&] { return until(waits_); });
+    return waits_;
+  }
 
   void end(const Failure& why) {
     const std::lock_guard lock{mutex_};
@@ -150,6 +161,9 @@ class TestSession final : public Session {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> saves_left_out;  // steps and counts, likewise
 
  private:
+  std::mutex waits_mutex_;
+  std::condition_variable waits_changed_;
+  std::vector<StorageWaiting> waits_;
   std::mutex mutex_;
   std::vector<OnOver> over_;
   std::optional<Failure> ended_;

@@ -28,7 +28,8 @@ Failure any_failure(Rng& rng) {
   return failure;
 }
 Message any_message(Rng& rng) {
-  switch (rng.below(17)) {
+  switch (rng.below(18)) {
+    case 17: return WaitsForStorage{any_generation(rng), {any_text(rng, 200), any_text(rng, 300)}};
     case 16: {
       PartVoted voted{rng.next64(), rng.next(), rng.next64(), Duration{static_cast<std::int64_t>(rng.next64() >> 1)}, {}};
       if (rng.chance(0.5)) voted.refusal = any_failure(rng);

@@ -21,6 +21,38 @@ TEST_CASE("workers that give no sign of progress are looked at, then asked by SI
     CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 174 job"});
     CHECK(node.said.find("a hang (no sign of progress for 60.0 s), then signal 9") != std::string::npos);
   }
+  SECTION("a worker that waits for the storage shows that it does not hang, and the log says once why it waits") {
+    Node node{2, 60s, HangSign::progress};
+    node.start(1, 2, true);
+    const WaitsForStorage waits{generation(1), {"/ck", "rank 0: list /ck/gens has not returned for 12.0 s: is its server there?"}};
+    node.wait(59s);
+    node.tell(10, waits);
+    CHECK(
+        node.said.find("rank 0 (node n, pid 100) waits for the storage of its checkpoints, /ck: rank 0: list /ck/gens has not returned") !=
+        std::string::npos);
+    node.tell(11, WaitsForStorage{generation(1), {"/ck", ""}});  // it waits for the first one
+    CHECK(node.said.empty());
+    CHECK(node.wait(59s).empty());
+    node.tell(10, waits), node.tell(11, waits);
+    CHECK(node.said.empty());
+    CHECK(node.wait(59s).empty());
+    node.tell(10, WaitsForStorage{generation(7), {"/ck", "of no generation here"}});
+    node.tell(11, waits);
+    CHECK(node.wait(1s) == Words{"stacks 0"});  // one that says nothing hangs
+    CHECK(node.said.find("of rank 0 (node n, pid 100) in generation 1") != std::string::npos);
+  }
+  SECTION("a new wait has a new line") {
+    Node node{1, 60s, HangSign::progress};
+    node.start(1, 1, true);
+    const WaitsForStorage waits{generation(1), {"/ck", "rank 0: sync /ck/x has not returned for 12.0 s"}};
+    node.tell(10, waits);
+    node.tell(10, WentOnFrom{generation(1), {"/ck/ckpt/s000000000040.g00000001.a01", 40, 0, "the newest checkpoint", {}}});
+    node.tell(10, waits);
+    CHECK(node.said.find("waits for the storage") != std::string::npos);
+    node.tell(10, StepDecided{generation(1), 41});
+    node.tell(10, waits);
+    CHECK(node.said.find("waits for the storage") != std::string::npos);
+  }
   SECTION("the next generation begins without it") {
     Node node{1, 60s, HangSign::progress};
     node.start(1, 1, true);

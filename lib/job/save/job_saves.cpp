@@ -67,11 +67,12 @@ void JobSaves::continue_from(const JobSaves& before) {
 }
 
 std::optional<std::vector<Aux>> JobSaves::restore() {
+  StorageWord word{host_.session, host_.files, word_terms()};
   if (options_.async) {
     if (const auto outcome = async_.wait_for_others(); outcome && outcome->failure) take_note(*outcome);
     async_.take_memory();  // now, for the slots of workers that died are free
   }
-  Saves::Loaded loaded = load();
+  Saves::Loaded loaded = load(word);
   restored_ = std::move(loaded.restored);
   safe_at_ = host_.clock.now();
   interval_.restored(safe_at_);
@@ -81,11 +82,16 @@ std::optional<std::vector<Aux>> JobSaves::restore() {
   return std::move(loaded.host_state);
 }
 
+StorageWord::Terms JobSaves::word_terms() const {
+  return {options_.directory, Rank{world_.rank()}, host_.storage_word_every, options_.final_wait};
+}
+
 /// A storage that hangs or cannot be read is waited for: each restart would meet it, too, and use up what there are. What cannot be read after that wait ends the job: a person knows
 /// whether the storage comes back, and a step back cannot be undone.
-Saves::Loaded JobSaves::load() {
+Saves::Loaded JobSaves::load(StorageWord& word) {
   StorageWait waited{.wait = options_.final_wait};
   for (;;) {
+    word.moved();
     auto loaded = saves_->restore();
     if (loaded.ok()) {
       if (waited.tries > 0 && world_.leads()) host_.log.info(fmt::format("the storage answers, at try {}", waited.tries + 1));
@@ -103,7 +109,9 @@ Saves::Loaded JobSaves::load() {
                       waited.tries == 1 ? "1 try" : fmt::format("{} tries", waited.tries), for_people(now - waited.begun), last.what);
       throw StorageIsAway{std::move(last)};
     }
-    if (world_.leads()) host_.log.warning(start_failed(waited, why, *pause, now));
+    const std::string words = start_failed(waited, why, *pause, now);
+    if (world_.leads()) host_.log.warning(words);
+    word.between_tries(words);
     wait_for_storage(*pause, {});
   }
 }
@@ -146,6 +154,7 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
     return asked.ok() || away ? Result<void>{} : Result<void>{asked.failure()};
   };
   const Instant begun = host_.clock.now();
+  const StorageWord word{host_.session, host_.files, word_terms()};
   // What ckptd is writing under this fence is no leftover.
   auto saved = saves_->save(step, host_state, still_owner, is_cut_off_ || !async_.is_busy());
   absence_.ended(begun);

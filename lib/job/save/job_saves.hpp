@@ -3,7 +3,8 @@
 ///
 /// All calls are made on all ranks in the same order, by the job's thread, and come to the same on all. A world that ends in a call leaves it
 /// by `Revoked` (revoked.hpp). A failed save is logged and training goes on; the final one is tried again for `CheckpointOptions::final_wait`,
-/// because nothing else holds the state, and a start waits as long for a storage that does not answer; a newer job on the same root ends this one at once. A save that fails when nothing was saved for
+/// because nothing else holds the state, and a start waits as long for a storage that does not answer; a newer job on the same root ends this one at once. While a start or a save
+/// waits for the storage, the agent hears that it does not hang. A save that fails when nothing was saved for
 /// `CheckpointOptions::max_age` ends the job by `CheckpointTooOld`. The agent hears of each failed save. With `CheckpointOptions::async` a save between two steps
 /// is begun here, and goes on elsewhere (async_saves.hpp); one that comes while another is written is left out.
 
@@ -24,6 +25,7 @@
 #include "lib/job/save/save_interval.hpp"
 #include "lib/job/save/saves.hpp"
 #include "lib/job/save/storage_wait.hpp"
+#include "lib/job/save/storage_word.hpp"
 
 namespace elrun::inline v0 {
 
@@ -105,7 +107,8 @@ class JobSaves {
   std::optional<Failure> try_to_save(std::uint64_t step, const std::vector<Aux>& host_state);
   void tell_of_failure(std::uint64_t step, const Failure& why);
   void end_if_too_old(std::uint64_t step, const Failure& why);
-  Saves::Loaded load();
+  [[nodiscard]] StorageWord::Terms word_terms() const;
+  Saves::Loaded load(StorageWord& word);
   std::optional<Duration> pause_of_all(StorageWait& wait, const Failure& why, Instant now);
   void wait_for_storage(Duration time, std::optional<std::uint64_t> done);
   const JobHost& host_;

@@ -106,19 +106,36 @@ TEST_CASE("a metadata service that answers 404, then 200, lets the node leave", 
 TEST_CASE("a service that wants AWS's token gets it, and one that keeps the connection open is understood", "[preempt][process]") {
   const Place place;
   std::atomic<bool> asked_for_token = false;
+  std::atomic<bool> goes = false;
   LoopbackServer* self = nullptr;
   LoopbackServer server{[&](int socket) {
     const std::string head = request_head(socket);
     if (head.starts_with("PUT /latest/api/token ") && head.find("X-aws-ec2-metadata-token-ttl-seconds: ") != std::string::npos)
       asked_for_token = true, answer(socket, 200, "secret==");
     else if (head.find("X-aws-ec2-metadata-token: secret==\r\n") == std::string::npos) answer(socket, 401, "");
+    else if (!goes) answer(socket, 404, "");
     else answer(socket, 200, "{}");
     self->wait_for_end(socket);
   }};
   self = &server;
   const auto agent = place.agent(url(server));
+  REQUIRE(agent->line("started"));
+  goes = true;
   CHECK(has_left(*agent, url(server) + ": it answers {}"));
   CHECK(asked_for_token);
+}
+
+TEST_CASE("a notice that is there before the node's first worker runs lets the node leave without one", "[preempt][process]") {
+  const Place place;
+  place.write("notice");
+  // One node of two: the rendezvous waits for the other, so no worker can have started when the notice is seen.
+  const auto agent = place.agent(place / "notice", {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint",
+                                                    "127.0.0.1:" + std::to_string(free_port()), "--rdzv_id", "job"});
+  const Ended left = finish(*agent);
+  INFO(left.output);
+  CHECK(left.code == 143);
+  CHECK(left.says(": this node has left; no worker of it was running; exit code 143"));
+  CHECK_FALSE(left.says("started"));
 }
 
 TEST_CASE("a server that does harm ends no node: it is told of once, and asked again", "[preempt][process]") {

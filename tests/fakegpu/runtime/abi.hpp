@@ -11,7 +11,6 @@ namespace fakegpu {
 
 /// An H100, as far as programs ask.
 namespace device_facts {
-inline constexpr int multiprocessors = 132;
 inline constexpr int threads_of_multiprocessor = 2048;
 inline constexpr int block_threads_max = 1024;
 inline constexpr int shared_bytes = 48 << 10;

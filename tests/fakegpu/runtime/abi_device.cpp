@@ -37,7 +37,6 @@ constexpr struct {
     {cudaDevAttrWarpSize, 32},
     {cudaDevAttrMaxRegistersPerBlock, 65536},
     {cudaDevAttrMaxRegistersPerMultiprocessor, 65536},
-    {cudaDevAttrMultiProcessorCount, device_facts::multiprocessors},
     {cudaDevAttrMaxThreadsPerMultiProcessor, device_facts::threads_of_multiprocessor},
     {cudaDevAttrMaxBlocksPerMultiprocessor, 32},
     {cudaDevAttrComputeCapabilityMajor, 9},
@@ -108,6 +107,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   if (const cudaError_t why = refused(); why != cudaSuccess) return finish(why);
   if (!is_device(device)) return finish(cudaErrorInvalidDevice);
   if (attribute == cudaDevAttrPciBusId) return *value = settings().physical[device] + 1, cudaSuccess;
+  if (attribute == cudaDevAttrMultiProcessorCount) return *value = settings().multiprocessors, cudaSuccess;
   const auto* known = std::ranges::find_if(attributes, [&](const auto& a) { return a.attribute == attribute; });
   *value = known == std::end(attributes) ? 0 : known->value;
   return cudaSuccess;
@@ -130,7 +130,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024, p->maxThreadsDim[2] = 64;
   p->maxGridSize[0] = 2147483647, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
   p->major = 9;
-  p->multiProcessorCount = device_facts::multiprocessors;
+  p->multiProcessorCount = settings().multiprocessors;
   p->maxThreadsPerMultiProcessor = device_facts::threads_of_multiprocessor;
   p->maxBlocksPerMultiProcessor = 32;
   p->l2CacheSize = 50 << 20;

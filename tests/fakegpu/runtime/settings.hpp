@@ -22,6 +22,7 @@ struct Settings {
   int devices = 1;                             ///< That the process sees: those of CUDA_VISIBLE_DEVICES, up to the first that is none.
   int physical[devices_max] = {};              ///< Which device of the machine each of them is.
   std::size_t memory = std::size_t{16} << 30;  ///< Of each device, in bytes. Only what is used costs memory of the host.
+  int multiprocessors = 132;                   ///< Of each device: with few of them, few blocks are resident, and each has many turns.
   bool check = true;                           ///< Whether accesses are compared with each other.
   std::string report_file;                     ///< Reports are appended to it as well; empty for none.
   int report_exit = 86;                        ///< The exit code of a process with reports that nobody took.

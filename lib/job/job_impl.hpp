@@ -142,7 +142,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   [[nodiscard]] MemberStatus status() const;
   [[nodiscard]] Restored restored() const;
   void drop_step();
-  void load_or_begin();
+  void load_or_begin(const std::string& lost);
   void open_saves(JobSaves::Then then);
   void receive_state();
   void take_position_of_giver();

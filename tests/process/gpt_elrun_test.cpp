@@ -282,7 +282,7 @@ TEST_CASE("mirrored state: a worker or all workers of a node are killed, twice i
     CHECK(killed >= 1);
     for (const Ended* end : {&ended, &other}) {
       CHECK(end->code == 0);
-      CHECK_FALSE(end->says("was lost with a worker"));
+      CHECK_FALSE(end->says("was lost with "));
       CHECK_FALSE(end->says("begins the job again"));
     }
     CHECK((ended.state.empty() ? other : ended).state == state);  // where rank 0 is

@@ -259,6 +259,7 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
                        .held = {{4, 3, 2}, {7, {{1, 2}}}, {3, 1}, {8, {{3, 4}}}},
                        .whole_parameters = false,
                        .node = "node.1",
+                       .before = {{4, {{1, 2}}}, 2, 3},
                        .copies = Copies::together};
   const auto heard = decode_member_status(encode(s));
   REQUIRE(heard.ok());

@@ -69,6 +69,8 @@ class ElasticWorld {
   /// It had no place any more: its node is gone or has left, or the job was over.
   [[nodiscard]] bool was_refused(std::size_t member) const { return people_[member]->refused; }
   [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
+  /// What members told their agents of checkpoints; once all have ended.
+  [[nodiscard]] const std::vector<Restoration>& restorations() const { return restorations_; }
   [[nodiscard]] const std::map<std::uint64_t, Sent>& sent() const { return sent_; }  ///< By generation; once all have ended.
 
  private:
@@ -92,6 +94,10 @@ class ElasticWorld {
       calls_.push_back(std::move(call));
     }
     void progress(const StepProgress&) override {}
+    void went_on_from(const Restoration& from) override {
+      const std::lock_guard lock{world_.mutex_};
+      world_.restorations_.push_back(from);
+    }
     Result<void> finished(Deadline) override { return world_.finished(), Result<void>{}; }
     void cannot_go_on(const Failure& why) override { world_.end_generation(place_.membership.generation.number, why); }
     Result<void> next_generation(Deadline) override { return world_.next(person_); }
@@ -392,6 +398,7 @@ class ElasticWorld {
   std::deque<std::unique_ptr<Person>> people_;
   std::deque<Member> results_;
   std::vector<std::string> lines_;
+  std::vector<Restoration> restorations_;
   std::map<std::uint64_t, Sent> sent_;
   std::uint64_t number_ = 0;
   // Another coordinator begins to count again, with another lineage. Checkpoints tell jobs on one root apart by it.

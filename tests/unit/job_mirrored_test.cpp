@@ -197,6 +197,7 @@ TEST_CASE("a member that alone heard that a step is decided, and comes back late
 }
 
 TEST_CASE("both holders of a shard that die together take it with them: all go back, and say so", "[job][mirrored]") {
+  std::uint64_t again = 0;
   for (const int stage : {1, 2, 3})
     for (const bool saves : {true, false}) {
       INFO("mirrored(zero(" << stage << ")), " << (saves ? "with" : "without") << " checkpoints");
@@ -205,13 +206,26 @@ TEST_CASE("both holders of a shard that die together take it with them: all go b
       if (saves) checkpoint = {.directory = root.path(), .every = 2};
       // Ranks 1 and 3 have the same parts; of the three that are left it is the third, and goes before it could give anything.
       ElasticWorld world{4,
-                         {{Fate::Kind::dies, 1, stage == 1 ? 25u : 80u, false}, {Fate::Kind::dies, 2, 1, false}},
+                         {{Fate::Kind::dies, 1, stage == 1 ? 31u : 80u, false}, {Fate::Kind::dies, 2, 1, false}},
                          toy({.plan = mirrored_plan(stage), .checkpoint = checkpoint}),
                          {0, 0, 1, 1}};
       auto& results = world.wait();
       for (const std::size_t survivor : {0u, 2u}) ended_alike(results[survivor]);
-      CHECK(said(world, "was lost with a worker: all go back to the newest checkpoint, or to the beginning"));
+      const std::string lost =
+          "was lost with rank 1 (node node 0) and rank 3 (node node 1) of generation 1@00000000: all go back to the "
+          "newest checkpoint, or to the beginning";
+      CHECK(std::ranges::count_if(world.lines(), [&](const std::string& line) { return line.find(lost) != line.npos; }) == 1);
+      std::size_t told = 0;
+      for (const Restoration& from : world.restorations()) {
+        if (from.notes.empty() || from.notes[0].find(lost) == std::string::npos) continue;
+        ++told, again += from.steps_again;
+        CHECK_FALSE(from.checkpoint.empty());
+        CHECK(from.step % 2 == 0);
+        CHECK(from.notes[0].starts_with(fmt::format("part of the state of step {} ", from.step + from.steps_again)));
+      }
+      CHECK(told == (saves ? 2 : 0));  // to each agent
     }
+  CHECK(again > 0);
 }
 
 TEST_CASE("a job that shrank to one node says in each generation that both copies are there, and when they are apart again",

@@ -38,7 +38,7 @@ std::vector<std::string> after_share(const std::vector<MemberStatus>& statuses,
   return after_gather(statuses, [&](GenerationRecovery& recovery, JobWorld& world, std::uint32_t rank) {
     recovery.end_settling(true);
     (void)recovery.plan_transfer(lay_out(two_units()), one_node(Spread::replicated, world.size()));
-    recovery.share();
+    recovery.share(world.membership());
     then(recovery, world, rank);
   });
 }
@@ -53,7 +53,7 @@ TEST_CASE("the stages of a recovery follow each other, and a new generation begi
     right += recovery.stage() == Stage::settled && recovery.settled().newest_step == 5;
     const StateTransfer& transfer = recovery.plan_transfer(lay_out(two_units()), one_node(Spread::replicated, world.size()));
     right += transfer.complete && transfer.newcomers == std::vector{false, true} && recovery.giver().knowledge.applied == 5;
-    recovery.share();
+    recovery.share(world.membership());
     right += recovery.stage() == Stage::shared && !recovery.is_ready();
     right += recovery.runs_evaluations(0) && !recovery.runs_evaluations(1);  // the newcomer serves
     recovery.finish();

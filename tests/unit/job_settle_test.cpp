@@ -305,6 +305,16 @@ TEST_CASE("where all go back, it is said what was lost: a part of the state, or 
   CHECK_FALSE(line({at_step(5), newcomer()}).has_value());
   CHECK(line({at_step(5, {2, 0}), newcomer()}) ==
         "part of the state of step 5 was lost with a worker: all go back to the newest checkpoint, or to the beginning");
+  // Three were together in generation 4; the first of these was in an older one alone.
+  MemberStatus one = at_step(5, {2, 0}), two = at_step(5, {2, 0});
+  one.before = {{3, {{1, 1}}}, 0, 2}, two.before = {{4, {{1, 1}}}, 1, 3};
+  const LostMembers lost = lost_members(std::vector{one, newcomer(), two});
+  CHECK(lost.generation == two.before.generation);
+  CHECK(lost.teller == 2);
+  CHECK(lost.ranks == std::vector<std::uint32_t>{0, 2});
+  CHECK(lost_members(std::vector{two, one}).ranks == lost.ranks);
+  CHECK(line({one, newcomer(), two}) == "part of the state of step 5 was lost with rank 0 and rank 2 of generation " +
+                                            to_string(lost.generation) + ": all go back to the newest checkpoint, or to the beginning");
   // It got parameters and moments from a worker that was lost before all had come to next_step().
   MemberStatus half = at_step(5);
   half.has_host_state = false;

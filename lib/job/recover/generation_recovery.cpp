@@ -38,6 +38,14 @@ const StateTransfer& GenerationRecovery::plan_transfer(const Layout& layout, con
   return transfer_ = plan_state_transfer(layout, statuses_, settled_.newest_step, shards.cuts);
 }
 
+void GenerationRecovery::share(const Membership& here) {
+  stage_ = Stage::shared;
+  copies_ = copies_of(statuses_);
+  before_ = {here.generation, here.rank.value(), here.world.value()};
+  nodes_before_.clear();
+  for (const MemberStatus& s : statuses_) nodes_before_.push_back(s.node);
+}
+
 bool GenerationRecovery::somebody_evaluates(JobWorld& world, bool i_am, std::uint64_t step) const {
   if (!somebody_runs()) return false;
   world.now(Call::meeting);

@@ -53,9 +53,13 @@ class GenerationRecovery {
   [[nodiscard]] const StateTransfer& transfer() const { return transfer_; }
   /// The member that gives what all have alike.
   [[nodiscard]] const MemberStatus& giver() const { return statuses_[transfer_.giver]; }
-  void share() { stage_ = Stage::shared, copies_ = copies_of(statuses_); }
+  /// All have the state, in this place of this member.
+  void share(const Membership& here);
   /// Of the last generation that came so far.
   [[nodiscard]] Copies copies() const { return copies_; }
+  [[nodiscard]] const PlaceBefore& before() const { return before_; }
+  /// By rank, the nodes of that generation.
+  [[nodiscard]] const std::vector<std::string>& nodes_before() const { return nodes_before_; }
 
   /// Members that were there before run evaluations; newcomers serve them until all have everything.
   [[nodiscard]] bool runs_evaluations(std::uint32_t rank) const { return is_ready() || !transfer_.newcomers[rank]; }
@@ -73,6 +77,8 @@ class GenerationRecovery {
   Settled settled_;
   StateTransfer transfer_;
   Copies copies_ = Copies::never_apart;
+  PlaceBefore before_;
+  std::vector<std::string> nodes_before_;
 };
 
 }  // namespace elrun::inline v0

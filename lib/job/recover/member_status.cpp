@@ -74,6 +74,9 @@ ByteVector encode(const MemberStatus& s) {
   w.put_text(s.node);
   w.put(static_cast<std::uint8_t>(s.device.kind));
   w.put(static_cast<std::uint32_t>(s.device.index));
+  put(w, s.before.generation);
+  w.put(s.before.rank);
+  w.put(s.before.world);
   w.put(static_cast<std::uint8_t>(s.copies));
   w.put(s.evaluations);
   w.put_bytes(s.evaluation);
@@ -110,6 +113,9 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.node = r.get_text(node_name_max);
   const auto kind = r.get<std::uint8_t>();
   s.device = {kind == 0 ? DeviceKind::host : DeviceKind::cuda, static_cast<int>(r.get<std::uint32_t>())};
+  s.before.generation = generation_from(r);
+  s.before.rank = r.get<std::uint32_t>();
+  s.before.world = r.get<std::uint32_t>();
   const auto copies = r.get<std::uint8_t>();
   s.copies = static_cast<Copies>(std::min(copies, static_cast<std::uint8_t>(Copies::together)));
   s.evaluations = r.get<std::uint64_t>();
@@ -117,8 +123,9 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
   if (s.unsaved_for < Duration{0} || kind > static_cast<std::uint8_t>(DeviceKind::cuda) ||
-      copies > static_cast<std::uint8_t>(Copies::together) || s.device.index < 0 || k.applied > k.decided || k.decided > k.voted ||
-      k.voted > k.applied + 1)
+      copies > static_cast<std::uint8_t>(Copies::together) ||
+      (s.before.world == 0 ? s.before.rank != 0 : s.before.rank >= s.before.world) || s.device.index < 0 || k.applied > k.decided ||
+      k.decided > k.voted || k.voted > k.applied + 1)
     r.mark_broken();
   ELRUN_TRY(r.finish("a member's status"));
   return s;

@@ -38,6 +38,13 @@ enum class Copies : std::uint8_t {
   together,     ///< On one node, and they were apart before.
 };
 
+/// A member's place in the last generation in which all had the state. World 0: it has been in none.
+struct PlaceBefore {
+  Generation generation{};
+  std::uint32_t rank = 0, world = 0;
+  friend bool operator==(const PlaceBefore&, const PlaceBefore&) = default;
+};
+
 /// A member that knows of no checkpoint has saved this step last.
 constexpr std::uint64_t never_saved = ~std::uint64_t{0};
 
@@ -51,13 +58,14 @@ struct MemberStatus {
   Knowledge knowledge{};
   Decision decision{};          ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
   UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.
-  std::uint64_t saved_step = 0;         ///< The newest that is on storage, as it knows,
-  Duration unsaved_for{0};              ///< and how long ago it got there.
-  std::uint64_t remembered_step = 0;    ///< Of the newest checkpoint that its agent was told of; 0: of none.
-  HeldCut held{};                       ///< Its shard of what is sharded. Of replicated state that is all.
-  bool whole_parameters = true;         ///< Parameters outside of its shard are of the same step, too.
-  std::string node;                     ///< Where it runs,
-  Device device{};                      ///< and computes.
+  std::uint64_t saved_step = 0;       ///< The newest that is on storage, as it knows,
+  Duration unsaved_for{0};            ///< and how long ago it got there.
+  std::uint64_t remembered_step = 0;  ///< Of the newest checkpoint that its agent was told of; 0: of none.
+  HeldCut held{};                     ///< Its shard of what is sharded. Of replicated state that is all.
+  bool whole_parameters = true;       ///< Parameters outside of its shard are of the same step, too.
+  std::string node;                   ///< Where it runs,
+  Device device{};                    ///< and computes.
+  PlaceBefore before{};
   Copies copies = Copies::never_apart;  ///< In the last generation in which all had the state.
   std::uint64_t evaluations = 0;        ///< Decided since its last step was applied,
   ByteVector evaluation{};              ///< and what the last of them came to; empty: there is none.

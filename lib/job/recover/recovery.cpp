@@ -81,6 +81,7 @@ MemberStatus Job::Impl::status() const {
           .whole_parameters = state_.is_whole(),
           .node = host.session.place().node.value(),
           .device = host.device,
+          .before = recovery_.before(),
           .copies = recovery_.copies(),
           .evaluations = decided_.evaluations(),
           .evaluation = decided_.evaluation()};
@@ -117,9 +118,9 @@ void Job::Impl::share() {
   if (transfer.complete) {
     receive_state();
   } else {
-    if (const auto line = lost_state_line(recovery_.statuses(), recovery_.settled().newest_step, transfer); line && world.leads())
-      host.log.warning(*line);
-    load_or_begin();
+    const auto line = lost_state_line(recovery_.statuses(), recovery_.settled().newest_step, transfer, recovery_.nodes_before());
+    if (line && lost_members(recovery_.statuses()).teller == world.rank()) host.log.warning(*line);
+    load_or_begin(line.value_or(""));
     // Initial values are made by the program before its loop, so all run it from there.
     if (!held_.is_found() && recovery_.somebody_has_begun()) throw BeginAgain{};
     held_.complete();
@@ -132,7 +133,7 @@ void Job::Impl::share() {
   if (plan().placement.optimizer == Spread::mirrored && world.leads())
     if (const auto line = copies_line(recovery_.statuses(), *name_of(plan().placement)))
       line->is_warning ? host.log.warning(line->text) : host.log.info(line->text);
-  recovery_.share();
+  recovery_.share(world.membership());
 }
 
 /// From next_step() and restore(): newcomers serve evaluations of the others, then get host state as it is at the head of the loop.
@@ -145,8 +146,8 @@ void Job::Impl::go_on_together() {
   times_.ready(host.clock.now(), world.exchanged());
 }
 
-/// From a checkpoint, or from nothing.
-void Job::Impl::load_or_begin() {
+/// From a checkpoint, or from nothing. `lost`: why members with a state go back, if there are any.
+void Job::Impl::load_or_begin(const std::string& lost) {
   const Generation& generation = world.membership().generation;
   held_.begin_anew(saves_.has_directory());
   saves_.forget_restored();
@@ -162,7 +163,7 @@ void Job::Impl::load_or_begin() {
   }
   open_saves(JobSaves::Then::restore);
   state_.zero_padding();
-  const auto aux = saves_.restore();
+  const auto aux = saves_.restore(recovery_.settled().known_step, lost);
   if (!aux.has_value()) return;
   if (const auto doubt = device_doubt(*aux, host.device); doubt && world.leads()) host.log.warning(*doubt);
   take_host_state(*aux);

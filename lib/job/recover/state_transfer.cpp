@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lib/base/planted.hpp"
 #include "lib/job/state/shard_map.hpp"
@@ -25,11 +26,40 @@ StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberSt
   return out;
 }
 
-std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step, const StateTransfer& transfer) {
+LostMembers lost_members(std::span<const MemberStatus> statuses) {
+  LostMembers out;
+  std::vector<bool> here;
+  for (std::uint32_t r = 0; r < statuses.size(); ++r) {
+    const PlaceBefore& was = statuses[r].before;
+    if (was.world == 0) continue;
+    if (here.empty() || is_newer(was.generation, out.generation)) {
+      out.generation = was.generation, out.teller = r;
+      here.assign(was.world, false);
+    }
+    if (was.generation == out.generation && was.rank < here.size()) here[was.rank] = true;
+  }
+  for (std::uint32_t r = 0; r < here.size(); ++r)
+    if (!here[r]) out.ranks.push_back(r);
+  return out;
+}
+
+std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step, const StateTransfer& transfer,
+                                           std::span<const std::string> nodes_before) {
   if (transfer.complete || std::ranges::none_of(statuses, &MemberStatus::has_state)) return std::nullopt;
   // A member that knows of a step has its state, or has voted for it and applied it by now. So without `found` host state alone is missing.
-  return fmt::format("{} step {} was lost with a worker: all go back to the newest checkpoint, or to the beginning",
-                     transfer.found ? "part of the state of" : "the host state (what the program registered with job.state) of", step);
+  const LostMembers lost = lost_members(statuses);
+  constexpr std::size_t most = 8;
+  std::vector<std::string> who;
+  for (std::size_t i = 0; i < std::min(most, lost.ranks.size()); ++i) {
+    const std::uint32_t r = lost.ranks[i];
+    who.push_back(r < nodes_before.size() ? fmt::format("rank {} (node {})", r, nodes_before[r]) : fmt::format("rank {}", r));
+  }
+  if (lost.ranks.size() > most) who.push_back(fmt::format("{} more", lost.ranks.size() - most));
+  const std::string with =
+      who.empty() ? "a worker" : fmt::format("{} of generation {}", fmt::join(who, " and "), to_string(lost.generation));
+  return fmt::format("{} step {} was lost with {}: all go back to the newest checkpoint, or to the beginning",
+                     transfer.found ? "part of the state of" : "the host state (what the program registered with job.state) of", step,
+                     with);
 }
 
 }  // namespace elrun::inline v0

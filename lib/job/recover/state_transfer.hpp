@@ -27,8 +27,17 @@ struct StateTransfer {
 [[nodiscard]] StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberStatus> statuses, std::uint64_t step,
                                                 std::span<const Cut> cuts);
 
-/// Why all go back, where some member has a state, and the transfer is not complete: a sentence. Nothing: nobody had one, or all parts are there.
+/// The members of the last generation in which all had the state that are not among these any more.
+struct LostMembers {
+  Generation generation{};
+  std::uint32_t teller = 0;          ///< The first of these who was there: it knows whose nodes they were.
+  std::vector<std::uint32_t> ranks;  ///< As they were there.
+};
+[[nodiscard]] LostMembers lost_members(std::span<const MemberStatus> statuses);
+
+/// Why all go back, where some member has a state, and the transfer is not complete: a sentence. Nothing: nobody had one, or all parts are there. `nodes_before`: by rank,
+/// the nodes of the generation in which the lost ones were, where this member knows them.
 [[nodiscard]] std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step,
-                                                         const StateTransfer& transfer);
+                                                         const StateTransfer& transfer, std::span<const std::string> nodes_before = {});
 
 }  // namespace elrun::inline v0

@@ -66,7 +66,7 @@ void JobSaves::continue_from(const JobSaves& before) {
   interval_ = before.interval_;  // what was asked for is the same, too
 }
 
-std::optional<std::vector<Aux>> JobSaves::restore() {
+std::optional<std::vector<Aux>> JobSaves::restore(std::uint64_t known_step, const std::string& lost) {
   StorageWord word{host_.session, host_.files, word_terms()};
   if (options_.async) {
     if (const auto outcome = async_.wait_for_others(); outcome && outcome->failure) take_note(*outcome);
@@ -74,6 +74,10 @@ std::optional<std::vector<Aux>> JobSaves::restore() {
   }
   Saves::Loaded loaded = load(word);
   restored_ = std::move(loaded.restored);
+  if (!lost.empty()) {
+    restored_.notes.insert(restored_.notes.begin(), lost);
+    restored_.steps_again = std::max(restored_.steps_again, known_step - std::min(known_step, restored_.step));
+  }
   safe_at_ = host_.clock.now();
   interval_.restored(safe_at_);
   host_.session.went_on_from({restored_.checkpoint, restored_.step, restored_.steps_again, restored_.why, restored_.notes});

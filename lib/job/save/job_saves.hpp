@@ -61,7 +61,8 @@ class JobSaves {
   /// Where there is a directory: what this member writes and reads in this generation.
   void open(Saver saver, HostFragments saved, HostFragments loaded, Then then);
   /// Loads the checkpoint that the job goes on from and returns its host state; nothing where there is none. The agent hears which one it is.
-  [[nodiscard]] std::optional<std::vector<Aux>> restore();
+  /// `known_step`: decided steps of which members know. `lost`: what became of their state; empty: nobody had one.
+  [[nodiscard]] std::optional<std::vector<Aux>> restore(std::uint64_t known_step = 0, const std::string& lost = {});
   /// What the newest `restore` came to.
   [[nodiscard]] const Restored& restored() const { return restored_; }
   /// The state is from elsewhere, or from nothing.

@@ -138,8 +138,8 @@ std::vector<Array> ends_of_a_model(Setting& at) {
   gelu_forward(at.engine, rows * c, x, active);
   gelu_backward(at.engine, rows * c, dx, x, back);
   add(at.engine, rows * c, active, back, sum);
-  return {at.read(x, rows * c),    at.read(dt, vocabulary * c), at.read(dp, context * c), at.read(active, rows * c),
-          at.read(back, rows * c), at.read(sum, rows * c)};
+  return {at.read(x, rows * c),      at.read(dt, vocabulary * c), at.read(dp, context * c),
+          at.read(active, rows * c), at.read(back, rows * c),     at.read(sum, rows * c)};
 }
 
 template <class Setting>

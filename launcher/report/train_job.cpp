@@ -95,7 +95,7 @@ void TrainJobStatus::decided(const StepProgress& progress, Instant now) {
 
 std::optional<Instant> TrainJobStatus::due_at() const {
   if (!has_news_ || is_posting_) return std::nullopt;
-  if (is_over_) return takes_ ? std::optional{Instant{}} : std::nullopt;
+  if (is_over_) return refuses_ ? std::nullopt : std::optional{Instant{}};
   return next_.value_or(Instant{});
 }
 
@@ -108,10 +108,10 @@ std::string TrainJobStatus::begin(Instant now, std::int64_t wall_ns) {
 
 std::optional<TrainJobStatus::Told> TrainJobStatus::answered(const Result<HttpReply>& reply, Instant now) {
   is_posting_ = false;
-  takes_ = reply.ok() && reply->status >= 200 && reply->status < 300;
-  every_ = takes_ ? train_job_every : std::min<Duration>(2 * every_, train_job_every_most);
+  refuses_ = !reply.ok() || reply->status < 200 || reply->status >= 300;
+  every_ = !refuses_ ? train_job_every : std::min<Duration>(2 * every_, train_job_every_most);
   next_ = now + every_;
-  if (takes_)
+  if (!refuses_)
     return std::exchange(told_, false) ? std::optional{Told{Level::info, "TrainJob status: the server takes it now"}} : std::nullopt;
   has_news_ = leads_;  // what it did not take, while it is this node's to say
   if (std::exchange(told_, true)) return std::nullopt;

@@ -53,10 +53,10 @@ class TrainJobStatus {
   void began(const World& world);
   /// A step was decided.
   void decided(const StepProgress& progress, Instant now);
-  /// The job is over here: what was not posted yet is due at once, if the server took the last one.
+  /// The job is over here: what was not posted yet is due at once, unless the server did not take the last one.
   void finish() { is_over_ = true; }
   /// The end of the job waits for it no longer.
-  void give_up() { takes_ = false; }
+  void give_up() { refuses_ = true; }
   /// When there is something to post; nothing: no news, or one is under way.
   [[nodiscard]] std::optional<Instant> due_at() const;
   /// Posts: what goes out now.
@@ -67,8 +67,8 @@ class TrainJobStatus {
   };
   /// The server's answer, or why there is none. What the log is to say, once.
   [[nodiscard]] std::optional<Told> answered(const Result<HttpReply>& reply, Instant now);
-  /// The end of the job waits for it: one is under way or due, to a server that took the last one.
-  [[nodiscard]] bool is_awaited() const { return takes_ && (is_posting_ || due_at()); }
+  /// The end of the job waits for it: one is under way or due, to a server that took the last one, or has not answered any yet.
+  [[nodiscard]] bool is_awaited() const { return !refuses_ && (is_posting_ || due_at()); }
 
  private:
   TrainJobFigures figures_;
@@ -79,7 +79,7 @@ class TrainJobStatus {
   };
   std::optional<Base> base_;  // steps are counted from here for the time that is left
   bool has_news_ = false, is_posting_ = false, is_over_ = false;
-  bool takes_ = false, told_ = false;  // the last one was taken; a problem was told, and none was taken since
+  bool refuses_ = false, told_ = false;  // the last one was not taken; a problem was told, and none was taken since
   Duration every_ = train_job_every;
   std::optional<Instant> next_;  // not before
 };

@@ -121,7 +121,7 @@ TEST_CASE("a server that refuses is told of once with its reason", "[train_job][
   CHECK(ends_well(*place.job(server.port()), "TrainJob status: the server answers 401: Unauthorized; the job goes on"));
 }
 
-TEST_CASE("a server that is silent holds up neither the steps nor the end", "[train_job][process]") {
+TEST_CASE("a server that is silent does not hold up the steps, and the end for its three seconds at most", "[train_job][process]") {
   const Place place;
   LoopbackServer* self = nullptr;
   LoopbackServer server{[&](int socket) { self->wait_for_end(socket); }};

@@ -154,13 +154,33 @@ TEST_CASE("when the server is back it is said, and the pace is the old one", "[t
   CHECK(status.due_at() == now + train_job_every);
 }
 
+TEST_CASE("a job that ends before the server has answered at all waits for its answer, and goes by it", "[train_job]") {
+  TrainJobStatus status;
+  const Instant now{};
+  status.began(world());
+  CHECK_FALSE(status.is_awaited());  // there is no step that it could hear of
+  status.decided({StepNumber{1}, 10, {}}, now);
+  (void)status.begin(now, wall);
+  status.decided({StepNumber{10}, 10, {}}, now);
+  status.finish();
+  CHECK(status.is_awaited());
+  SECTION("it takes it, and the end") {
+    (void)status.answered(good, now);
+    CHECK(status.is_awaited());
+    CHECK(status_of(status.begin(now, wall))["progressPercentage"] == 100);
+    (void)status.answered(good, now);
+  }
+  SECTION("it does not, which is told") { CHECK(status.answered(forbidden, now)); }
+  SECTION("it is silent") { status.give_up(); }
+  CHECK_FALSE(status.is_awaited());
+}
+
 TEST_CASE("at the end of the job the last step is posted at once, to a server that took the last status", "[train_job]") {
   TrainJobStatus status;
   Instant now{};
   status.began(world());
   status.decided({StepNumber{1}, 10, {}}, now);
   (void)status.begin(now, wall);
-  CHECK_FALSE(status.is_awaited());  // nothing is known of that server
   (void)status.answered(good, now);
   CHECK_FALSE(status.is_awaited());
   status.decided({StepNumber{10}, 10, 0.5f}, now += 1s);

@@ -395,7 +395,7 @@ TEST_CASE("71 the join deadline says who is missing", "[compat][process]") {
   }
   SECTION("of those that are gone, by their name") {
     Job::Setting brief = worlds.store();
-    brief.arguments = joined(brief.arguments, {"--rdzv_conf", "join_timeout=3"});
+    brief.arguments = joined(brief.arguments, {"--rdzv_conf", "join_timeout=20"});
     Job store{std::move(brief)};
     REQUIRE(store.line("serving", patience));
     Job a{worlds.agent("2")};

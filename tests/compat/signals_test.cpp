@@ -80,7 +80,7 @@ TEST_CASE("59 a signal to one agent does not end the job: the others go on, and 
   // Two workers are a world of the first and of the third generation; one is that of the second.
   const std::string script =
       "echo \"ready world=$WORLD_SIZE generation=$ELRUN_GENERATION\"; [ $ELRUN_GENERATION = 3 ] && exit 0; sleep 1000";
-  const std::vector<std::string> options = shell({"--rdzv_conf", "last_call_timeout=1"}, script);
+  const std::vector<std::string> options = shell({"--rdzv_conf", "last_call_timeout=60"}, script);
   Job stays{here.node("1:2", options)};
   REQUIRE(stays.line("serving the rendezvous", patience));
   Job leaves{here.node("1:2", options)};

@@ -180,7 +180,7 @@ TEST_CASE("a rehearsal that is interrupted or killed leaves no process, and no f
   const ChaosFolder folder;
   folder.write("plan", "1ms stop rank 1 for 1h\n2ms slow rank 0 to 50% for 1h\n3ms kill-agent node 1 for 1h\n");  // the job stands still
   const auto chaos = folder.start(std::vector<std::string>{"--plan", folder / "plan", "--nnodes", "1:2", "--nproc_per_node", "2",
-                                                           "--rdzv_conf", "last_call_timeout=1"} +
+                                                           "--rdzv_conf", "last_call_timeout=60"} +
                                   gpt_words(folder, in_first_run ? 100'000 : 200));
   const bool has_begun = chaos->line(in_first_run ? "4 workers run" : "node 1 is lost", Wait{120000}).has_value();
   INFO(chaos->output());

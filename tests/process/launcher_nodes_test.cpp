@@ -108,9 +108,9 @@ TEST_CASE("a node that is killed leaves no worker, and the other goes on alone",
 
 TEST_CASE("the host of the rendezvous is killed: another agent of the machine takes over", "[launcher][process][grpc]") {
   Cluster cluster;
-  Job a{cluster.agent("1:2", {"until_world", "2"}, {"--rdzv_conf", "last_call_timeout=3"})};
+  Job a{cluster.agent("1:2", {"until_world", "2"}, elastic)};
   REQUIRE(a.line("serving the rendezvous"));
-  Job b{cluster.agent("1:2", {"until_world", "2"}, {"--rdzv_conf", "last_call_timeout=3"})};
+  Job b{cluster.agent("1:2", {"until_world", "2"}, elastic)};
   REQUIRE(a.line("world=4"));
   REQUIRE(b.line("world=4"));
   a.signal(SIGKILL);

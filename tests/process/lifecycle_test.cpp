@@ -229,10 +229,10 @@ TEST_CASE("orphans of workers that end are collected while the worker runs", "[l
 
 TEST_CASE("a hang is seen, looked at, and ended with 174", "[lifecycle][hang]") {
   SECTION("a Job that decides no step is restarted") {
-    Job job{{.arguments = {"--nproc_per_node", "2", "--hang_timeout", "3", "--no_python", test_program_path("launcher_worker"), "job",
+    Job job{{.arguments = {"--nproc_per_node", "2", "--hang_timeout", "8", "--no_python", test_program_path("launcher_worker"), "job",
                            "stop_once"}}};
     CHECK(job.wait(patience) == 0);
-    CHECK(job.says("no sign of progress for 3.0 s"));
+    CHECK(job.says("no sign of progress for 8.0 s"));
     CHECK(job.says("thread "));
     CHECK(job.says("finished rank=1 generation=2"));
   }

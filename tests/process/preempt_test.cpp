@@ -47,8 +47,9 @@ bool has_left(Job& agent, const std::string& because) {
 
 TEST_CASE("a file that appears lets the node leave with 143, and statusz says why", "[preempt][process]") {
   const Place place;
-  const auto agent = place.agent(place / "notice", {"--health_port", "127.0.0.1:0", "--shutdown_timeout", "20"},
-                                 "trap 'sleep 2; exit 0' TERM; echo started; while :; do sleep 0.1; done");
+  const auto agent = place.agent(
+      place / "notice", {"--health_port", "127.0.0.1:0", "--shutdown_timeout", "60"},
+      "trap 'while [ ! -e " + place / "seen" + " ]; do sleep 0.1; done; exit 0' TERM; echo started; while :; do sleep 0.1; done");
   REQUIRE(agent->line("started"));
   const auto at = agent->output().find("metrics at http://127.0.0.1:");
   REQUIRE(at != std::string::npos);
@@ -60,6 +61,7 @@ TEST_CASE("a file that appears lets the node leave with 143, and statusz says wh
   const std::string status = http_get(port, "/statusz");
   CHECK(status.find("\"leaving\": true") != std::string::npos);
   CHECK(status.find("\"leaving_because\": \"preempt notice (the file ") != std::string::npos);
+  place.write("seen");
   CHECK(has_left(*agent, "the file " + place / "notice" + ": it is there: by node-7)"));
 }
 
@@ -197,8 +199,10 @@ TEST_CASE("a server that does harm ends no node: it is told of once, and asked a
 
 TEST_CASE("nobody listens: the job goes on, and the notice comes when somebody does", "[preempt][process]") {
   const Place place;
-  const auto agent = place.agent("http://127.0.0.1:1/notice", {}, "echo started; sleep 1");
+  const auto agent =
+      place.agent("http://127.0.0.1:1/notice", {}, "echo started; while [ ! -e " + place / "told" + " ]; do sleep 0.1; done");
   REQUIRE(agent->line("cannot be looked at"));
+  place.write("told");
   CHECK(agent->wait() == 0);
 }
 
@@ -228,11 +232,12 @@ TEST_CASE("a command that hangs is killed with all that it started, and ends no 
 TEST_CASE("a command that is under way when the agent ends, or is killed, ends with it", "[preempt][process]") {
   const Place place;
   const bool killed = GENERATE(false, true);
-  const auto agent = place.agent("cmd:echo $$ >> " + place / "pids" + "; exec sleep 7654", {},
-                                 killed ? "echo started; exec sleep 600" : "echo started; sleep 1");
+  const auto agent = place.agent(
+      "cmd:echo $$ >> " + place / "pids" + "; exec sleep 7654", {},
+      killed ? std::string{"echo started; exec sleep 600"} : "echo started; while [ ! -s " + place / "pids" + " ]; do sleep 0.1; done");
   REQUIRE(agent->line("started"));
   pid_t group = 0;
-  for (int i = 0; i < 1000 && !(std::ifstream{place / "pids"} >> group); ++i) std::this_thread::sleep_for(10ms);
+  for (int i = 0; i < 6000 && !(std::ifstream{place / "pids"} >> group); ++i) std::this_thread::sleep_for(10ms);
   REQUIRE(group > 0);
   if (killed) agent->signal(SIGKILL);
   CHECK(agent->wait() == (killed ? 137 : 0));
@@ -242,8 +247,10 @@ TEST_CASE("a command that is under way when the agent ends, or is killed, ends w
 
 TEST_CASE("a command that cannot be found is told of, and its exit code is no notice", "[preempt][process]") {
   const Place place;
-  const auto agent = place.agent("cmd:no-such-command-of-elrun", {}, "echo started; sleep 2");
+  const auto agent =
+      place.agent("cmd:no-such-command-of-elrun", {}, "echo started; while [ ! -e " + place / "told" + " ]; do sleep 0.1; done");
   REQUIRE(agent->line("cannot be looked at: it ended by exit code 127"));
+  place.write("told");
   CHECK(agent->wait() == 0);
 }
 

@@ -275,6 +275,11 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
       CHECK_FALSE(decode_member_status(encode(wrong)).ok());
     }
   }
+  wrong = s;
+  for (const auto& [rank, world] : {std::pair{3u, 3u}, std::pair{1u, 0u}, std::pair{0u, ~0u}}) {
+    wrong.before.rank = rank, wrong.before.world = world;
+    CHECK_FALSE(decode_member_status(encode(wrong)).ok());
+  }
 }
 
 TEST_CASE("a rank folds what it holds where nodes are alike, so that only the others' part of its shard comes to it", "[job]") {

@@ -5,11 +5,8 @@
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0 {
-namespace {
 
 bool is_newer(const Generation& a, const Generation& b) { return a.number != b.number ? a.number > b.number : a.lineage > b.lineage; }
-
-}  // namespace
 
 StepCommit::StepCommit(Membership me, std::uint64_t applied, Generation decided_in)
     : me_{me},

@@ -17,6 +17,9 @@
 
 namespace elrun::inline v0 {
 
+/// Of two generations: the later one. Of two with one number, which are of two lineages, all members take the same.
+[[nodiscard]] bool is_newer(const Generation& a, const Generation& b);
+
 /// What one member knows, as counts: applied = 3 says that steps 0, 1 and 2 are in its state.
 struct Knowledge {
   std::uint64_t applied = 0;

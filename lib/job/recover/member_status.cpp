@@ -9,6 +9,7 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr std::size_t node_name_max = 4096;
+constexpr std::uint32_t world_max = 1 << 20;  // as in a worker's environment
 
 void put(ByteWriter& w, const Generation& g) {
   for (const std::uint64_t n : {g.number, g.lineage.bits[0], g.lineage.bits[1]}) w.put(n);
@@ -123,7 +124,7 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
   if (s.unsaved_for < Duration{0} || kind > static_cast<std::uint8_t>(DeviceKind::cuda) ||
-      copies > static_cast<std::uint8_t>(Copies::together) ||
+      copies > static_cast<std::uint8_t>(Copies::together) || s.before.world > world_max ||
       (s.before.world == 0 ? s.before.rank != 0 : s.before.rank >= s.before.world) || s.device.index < 0 || k.applied > k.decided ||
       k.decided > k.voted || k.voted > k.applied + 1)
     r.mark_broken();

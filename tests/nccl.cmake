@@ -56,4 +56,9 @@ elrun_devices_test(job_nccl_test SOURCES devices/job_nccl_test.cpp LINK elrun::j
 add_dependencies(job_nccl_test elrun_fake_nccl)
 elrun_devices_test(job_rebuilds_test SOURCES devices/job_rebuilds_test.cpp LINK elrun::job elrun::link fmt::fmt ENVIRONMENT FAKEGPU_DEVICES=4 TIMEOUT 3600)
 add_dependencies(job_rebuilds_test elrun_fake_nccl)
+foreach(test job_processes_test job_faults_test)  # what their workers find; without it they would find the machine's
+  if(TARGET ${test})
+    add_dependencies(${test} elrun_fake_nccl)
+  endif()
+endforeach()
 include(fakegpu/planted/job_bugs.cmake)

@@ -245,7 +245,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("checkpoints removed as a whole, or with them the fences, or with those all but RUN.json: the start stops", "[checkpoint]") {
+TEST_CASE("checkpoints removed as a whole, or with them the fences, or with those all but RUN.json, stop the start", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);
   TestJob next{files, 1, 2};

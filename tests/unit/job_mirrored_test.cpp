@@ -71,7 +71,7 @@ TEST_CASE("mirrored placements end with the bits of one process alone, in any wo
     }
 }
 
-TEST_CASE("any worker that dies at any exchange leaves its part of the state on another node: nothing decided is done again",
+TEST_CASE("any worker that dies at any exchange leaves its part of the state on another node, and nothing decided is done again",
           "[job][mirrored]") {
   for (const int stage : {1, 2, 3})
     for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 1, 2}, Nodes{0, 0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1, 1}, Nodes{0, 0, 1, 1, 2}})

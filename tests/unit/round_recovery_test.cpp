@@ -288,7 +288,7 @@ TEST_CASE("the node that coordinated a generation is not waited for once all oth
       CHECK(bench.count<World>(b) == 0);
     }
   }
-  SECTION("nor for the end of the job, which whoever knows of it tells after its Join: it ends no generation before that") {
+  SECTION("nor for the end of the job, which whoever knows of it tells after its Join and which ends no generation before that") {
     World over = old.c;
     over.coordinated_by.reset();
     const auto c = bench.resume("c", over);

@@ -134,7 +134,8 @@ TEST_CASE("a worker that has ended is not late to come back, however long the co
   CHECK(node.said.find("did not come back") == node.said.npos);
 }
 
-TEST_CASE("a worker whose program has not come to its Job yet is not late in the next generation: it still starts", "[supervisor][stay]") {
+TEST_CASE("a worker whose program has not come to its Job yet is not late in the next generation, for it still starts",
+          "[supervisor][stay]") {
   const bool watched = GENERATE(false, true);
   Node node = running(false, watched ? Duration{100 * returning} : Duration{0});
   StoreRequest asks_for_peers;

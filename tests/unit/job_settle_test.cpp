@@ -286,7 +286,7 @@ TEST_CASE("whatever members bring, all go on from the newest state that is there
     const StateTransfer transfer = plan_state_transfer(layout, after, all.newest_step, cuts);
     CHECK(transfer.complete == wanted.has_value());
     const bool has_any = std::ranges::any_of(statuses, &MemberStatus::has_state);
-    CHECK(lost_state_line(after, all.newest_step, transfer).has_value() == (has_any && !wanted));
+    CHECK(lost_state_line(after, all.newest_step, transfer, lost_members(after)).has_value() == (has_any && !wanted));
   });
   if (std::getenv("ELRUN_SEED") != nullptr) return;
   CHECK(older > 50);
@@ -295,11 +295,11 @@ TEST_CASE("whatever members bring, all go on from the newest state that is there
 }
 
 TEST_CASE("where all go back, it is said what was lost: a part of the state, or the host state", "[settle]") {
-  const auto line = [](std::vector<MemberStatus> statuses) {
+  const auto line = [](std::vector<MemberStatus> statuses, const NodesThen& known = {}) {
     const Settled all = settled(statuses);
     bring_up_to_date(statuses, all, false);
-    return lost_state_line(statuses, all.newest_step,
-                           plan_state_transfer(forty(), statuses, all.newest_step, std::vector<Cut>(statuses.size())));
+    const auto transfer = plan_state_transfer(forty(), statuses, all.newest_step, std::vector<Cut>(statuses.size()));
+    return lost_state_line(statuses, all.newest_step, transfer, lost_members(statuses), known);
   };
   CHECK_FALSE(line({newcomer(), newcomer()}).has_value());
   CHECK_FALSE(line({at_step(5), newcomer()}).has_value());
@@ -315,6 +315,12 @@ TEST_CASE("where all go back, it is said what was lost: a part of the state, or 
   CHECK(lost_members(std::vector{two, one}).ranks == lost.ranks);
   CHECK(line({one, newcomer(), two}) == "part of the state of step 5 was lost with rank 0 and rank 2 of generation " +
                                             to_string(lost.generation) + ": all go back to the newest checkpoint, or to the beginning");
+  // Each knows the nodes of its own last generation: they are those of the lost ones only where these were in it.
+  CHECK(line({one, newcomer(), two}, {lost.generation, {"a", "b", "c"}}) ==
+        "part of the state of step 5 was lost with rank 0 (node a) and rank 2 (node c) of generation " + to_string(lost.generation) +
+            ": all go back to the newest checkpoint, or to the beginning");
+  CHECK(line({one, newcomer(), two}, {one.before.generation, {"d", "e", "f"}}) == line({one, newcomer(), two}));
+  CHECK(line({one, newcomer(), two}, {{4, {{2, 1}}}, {"d", "e", "f"}}) == line({one, newcomer(), two}));  // as many, and another lineage
   // It got parameters and moments from a worker that was lost before all had come to next_step().
   MemberStatus half = at_step(5);
   half.has_host_state = false;

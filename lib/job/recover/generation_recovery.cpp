@@ -42,8 +42,8 @@ void GenerationRecovery::share(const Membership& here) {
   stage_ = Stage::shared;
   copies_ = copies_of(statuses_);
   before_ = {here.generation, here.rank.value(), here.world.value()};
-  nodes_before_.clear();
-  for (const MemberStatus& s : statuses_) nodes_before_.push_back(s.node);
+  nodes_before_ = {here.generation, {}};
+  for (const MemberStatus& s : statuses_) nodes_before_.names.push_back(s.node);
 }
 
 bool GenerationRecovery::somebody_evaluates(JobWorld& world, bool i_am, std::uint64_t step) const {

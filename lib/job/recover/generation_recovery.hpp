@@ -58,8 +58,8 @@ class GenerationRecovery {
   /// Of the last generation that came so far.
   [[nodiscard]] Copies copies() const { return copies_; }
   [[nodiscard]] const PlaceBefore& before() const { return before_; }
-  /// By rank, the nodes of that generation.
-  [[nodiscard]] const std::vector<std::string>& nodes_before() const { return nodes_before_; }
+  /// The nodes of that generation.
+  [[nodiscard]] const NodesThen& nodes_before() const { return nodes_before_; }
 
   /// Members that were there before run evaluations; newcomers serve them until all have everything.
   [[nodiscard]] bool runs_evaluations(std::uint32_t rank) const { return is_ready() || !transfer_.newcomers[rank]; }
@@ -78,7 +78,7 @@ class GenerationRecovery {
   StateTransfer transfer_;
   Copies copies_ = Copies::never_apart;
   PlaceBefore before_;
-  std::vector<std::string> nodes_before_;
+  NodesThen nodes_before_;
 };
 
 }  // namespace elrun::inline v0

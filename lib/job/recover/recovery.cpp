@@ -4,7 +4,6 @@
 // all who were there before have come to next_step(), host state.
 
 #include <algorithm>
-#include <span>
 
 #include <fmt/format.h>
 
@@ -120,9 +119,7 @@ void Job::Impl::share() {
     receive_state();
   } else {
     const LostMembers lost = lost_members(recovery_.statuses());
-    std::span<const std::string> nodes;  // of another generation than that of the lost ones they would be wrong
-    if (recovery_.before().generation == lost.generation) nodes = recovery_.nodes_before();
-    const auto line = lost_state_line(recovery_.statuses(), recovery_.settled().newest_step, transfer, nodes);
+    const auto line = lost_state_line(recovery_.statuses(), recovery_.settled().newest_step, transfer, lost, recovery_.nodes_before());
     if (line && lost.teller == world.rank()) host.log.warning(*line);
     load_or_begin(line.value_or(""));
     // Initial values are made by the program before its loop, so all run it from there.

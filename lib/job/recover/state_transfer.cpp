@@ -44,15 +44,15 @@ LostMembers lost_members(std::span<const MemberStatus> statuses) {
 }
 
 std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step, const StateTransfer& transfer,
-                                           std::span<const std::string> nodes_before) {
+                                           const LostMembers& lost, const NodesThen& known) {
   if (transfer.complete || std::ranges::none_of(statuses, &MemberStatus::has_state)) return std::nullopt;
   // A member that knows of a step has its state, or has voted for it and applied it by now. So without `found` host state alone is missing.
-  const LostMembers lost = lost_members(statuses);
   constexpr std::size_t most = 8;
+  const bool knows_nodes = known.generation == lost.generation;
   std::vector<std::string> who;
   for (std::size_t i = 0; i < std::min(most, lost.ranks.size()); ++i) {
     const std::uint32_t r = lost.ranks[i];
-    who.push_back(r < nodes_before.size() ? fmt::format("rank {} (node {})", r, nodes_before[r]) : fmt::format("rank {}", r));
+    who.push_back(knows_nodes && r < known.names.size() ? fmt::format("rank {} (node {})", r, known.names[r]) : fmt::format("rank {}", r));
   }
   if (lost.ranks.size() > most) who.push_back(fmt::format("{} more", lost.ranks.size() - most));
   const std::string with =

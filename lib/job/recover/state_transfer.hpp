@@ -35,9 +35,16 @@ struct LostMembers {
 };
 [[nodiscard]] LostMembers lost_members(std::span<const MemberStatus> statuses);
 
-/// Why all go back, where some member has a state, and the transfer is not complete: a sentence. Nothing: nobody had one, or all parts are there. `nodes_before`: by rank,
-/// the nodes of the generation in which the lost ones were, where this member knows them.
+/// The nodes of one generation, by rank.
+struct NodesThen {
+  Generation generation{};
+  std::vector<std::string> names;
+};
+
+/// Why all go back, where some member has a state, and the transfer is not complete: a sentence. Nothing: nobody had one, or all parts are there. `lost`: the `lost_members`
+/// of the same statuses. `known`: the nodes of the generation in which this member was last. It says where the lost ones were if they were in that one.
 [[nodiscard]] std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step,
-                                                         const StateTransfer& transfer, std::span<const std::string> nodes_before = {});
+                                                         const StateTransfer& transfer, const LostMembers& lost,
+                                                         const NodesThen& known = {});
 
 }  // namespace elrun::inline v0

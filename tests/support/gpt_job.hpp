@@ -3,9 +3,12 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <elrun/philox.hpp>
@@ -74,6 +77,30 @@ inline std::unique_ptr<Job> start(const std::string& program, std::vector<std::s
   return std::make_unique<Job>(Job::Setting{.arguments = std::move(arguments), .environment = std::move(environment), .program = program});
 }
 
+/// `elrun OPTIONS --no_python PROGRAM`, whose workers write to a pipe of one page: the rank that prints each step stands still about 60
+/// lines after the last one that was read here. So a test acts while the job runs, however slow the test is. Whoever waits for another
+/// process of the job meanwhile reads this one too (`finish_together`).
+inline std::unique_ptr<Job> start_held(std::vector<std::string> options, const std::vector<std::string>& program,
+                                       std::map<std::string, std::string> environment = {}) {
+  options.insert(options.end(), {"--no_python", "/bin/sh", "-c", R"(exec "$0" "$@" >"$NARROW_PIPE")"});
+  options.insert(options.end(), program.begin(), program.end());
+  return std::make_unique<Job>(Job::Setting{.arguments = std::move(options), .environment = std::move(environment), .narrow = true});
+}
+
+/// Of the gpt sample.
+inline std::unique_ptr<Job> start_held_gpt(std::vector<std::string> options, std::vector<std::string> gpt,
+                                           std::map<std::string, std::string> environment = {}) {
+  gpt.insert(gpt.begin(), program_path("gpt"));
+  return start_held(std::move(options), gpt, std::move(environment));
+}
+
+/// Both to their ends, each of which may wait for the other.
+inline std::pair<Ended, Ended> finish_together(Job& first, Job& second) {
+  auto other = std::async(std::launch::async, [&second] { return finish(second); });
+  Ended ended = finish(first);
+  return {std::move(ended), other.get()};
+}
+
 /// Runs `program`, a name in build/bin, to its end.
 inline Ended run(const std::string& program, std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
   return finish(*start(program, std::move(arguments), std::move(environment)));
@@ -81,6 +108,9 @@ inline Ended run(const std::string& program, std::vector<std::string> arguments,
 
 /// Reads until a line holds `text`; false when the output ended, or a minute was over, before.
 inline bool until(Job& job, const std::string& text) { return job.line(text, Wait{60000}).has_value(); }
+
+/// Reads nothing for so long: some time of the job's, in which one that is held goes no further than its pipe is wide.
+inline void let_pass(Wait time) { std::this_thread::sleep_for(time); }
 
 /// Reads what comes for so long.
 inline void listen(Job& job, Wait time) { (void)job.line("\n", time); }  // no line holds one

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -68,6 +69,10 @@ bool Watch::ended_by(Clock::time_point until) const {
 }
 
 Job::Job(Setting setting) {
+  if (setting.narrow) {
+    make_narrow_pipe();
+    setting.environment["NARROW_PIPE"] = directory_->path() + "/pipe";
+  }
   setting.environment.try_emplace("PATH", "/usr/local/bin:/usr/bin:/bin");
   for (const char* name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"})
     if (const char* value = std::getenv(name)) setting.environment.try_emplace(name, value);
@@ -89,7 +94,7 @@ Job::Job(Setting setting) {
   const int error = ::posix_spawn(&pid_, path.c_str(), &actions, nullptr, arguments.data(), environment.data());
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
-  pipe_ = ends[0];
+  own_.pipe = ends[0];
   if (error != 0) throw std::runtime_error{path + " cannot be started"};
 }
 
@@ -98,19 +103,35 @@ Job::~Job() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  ::close(pipe_);
+  for (const Source* source : {&own_, &narrow_})
+    if (source->pipe >= 0) ::close(source->pipe);
+}
+
+void Job::make_narrow_pipe() {
+  const std::string path = directory_.emplace().path() + "/pipe";
+  if (::mkfifo(path.c_str(), 0600) != 0) throw std::runtime_error{"mkfifo"};
+  narrow_.pipe = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);  // also for writing: it does not end where one writer does
+  if (narrow_.pipe < 0 || ::fcntl(narrow_.pipe, F_SETPIPE_SZ, 4096) < 0) throw std::runtime_error{"a pipe of one page"};
 }
 
 void Job::signal(int number) const { ::kill(pid_, number); }
 
 bool Job::read_some(Clock::time_point until) {
-  pollfd p{pipe_, POLLIN, 0};
-  if (::poll(&p, 1, milliseconds_until(until)) != 1) return false;
+  pollfd ready[]{{own_.pipe, POLLIN, 0}, {narrow_.pipe, POLLIN, 0}};
+  if (::poll(ready, 2, milliseconds_until(until)) < 1) return false;
+  const bool more = ready[1].revents != 0 && read_from(narrow_, 512);
+  return (ready[0].revents != 0 && read_from(own_, 4096)) || more;
+}
+
+bool Job::read_from(Source& source, std::size_t at_most) {
   char buffer[4096];
-  const ssize_t got = ::read(pipe_, buffer, sizeof buffer);
-  if (got <= 0) return false;
-  output_.append(buffer, static_cast<std::size_t>(got));
-  return true;
+  const ssize_t got = ::read(source.pipe, buffer, at_most);
+  if (got > 0) source.rest.append(buffer, static_cast<std::size_t>(got));
+  // Whole lines alone where another pipe's lines stand beside them.
+  const std::size_t whole = narrow_.pipe < 0 || got <= 0 ? source.rest.size() : source.rest.rfind('\n') + 1;
+  output_.append(source.rest, 0, whole);
+  source.rest.erase(0, whole);
+  return got > 0;
 }
 
 std::optional<std::string> Job::line(const std::string& text, Wait wait) {

@@ -33,13 +33,15 @@ class Watch {
   int pidfd_ = -1;  // -1: was gone at once
 };
 
-/// One process with its output and error in one stream. Killed by the destructor if it still runs.
+/// One process with its output and error in one stream, line by line where a narrow pipe is part of it. Killed by the destructor if it
+/// still runs.
 class Job {
  public:
   struct Setting {
     std::vector<std::string> arguments;
     std::map<std::string, std::string> environment{};  ///< Over PATH and the sanitizers' variables, which are all it gets.
     std::string program = "elrun";                     ///< In build/bin, unless it is a path.
+    bool narrow = false;  ///< It also reads what is written to the pipe $NARROW_PIPE, in small pieces; the pipe holds one page.
   };
   explicit Job(Setting setting);
   ~Job();
@@ -61,9 +63,17 @@ class Job {
   [[nodiscard]] std::vector<pid_t> children_named(const std::string& name) const;
 
  private:
+  /// One of the pipes that are read here.
+  struct Source {
+    int pipe = -1;
+    std::string rest;  ///< The begin of a line.
+  };
   bool read_some(std::chrono::steady_clock::time_point until);
+  bool read_from(Source& source, std::size_t at_most);
+  void make_narrow_pipe();
   pid_t pid_ = -1;
-  int pipe_ = -1;
+  std::optional<TemporaryDirectory> directory_;  // of the narrow pipe
+  Source own_, narrow_;
   bool ended_ = false;
   int code_ = -1;
   std::string output_;

@@ -16,6 +16,20 @@
 namespace elrun::test {
 namespace {
 
+/// The store of a coordinator that is away: a call takes as long as its caller waits.
+class AwayStore final : public RequestStore {
+ public:
+  AwayStore(ManualClock& clock, const Generation& generation) : RequestStore{clock, generation}, time_{clock} {}
+
+ private:
+  Result<StoreReply> ask(StoreRequest, Deadline deadline) override {
+    time_.advance(deadline.left(time_.now()));
+    return Failure{Code::deadline_passed, Remedy::retry, "the store did not answer in time"};
+  }
+  [[nodiscard]] std::uint32_t rank() const override { return 0; }
+  ManualClock& time_;
+};
+
 /// A member alone in its world, with a state to save, on a storage that several can share.
 struct Saving {
   Saving(FaultyFiles& storage, std::uint64_t generation, CheckpointOptions options, Path writer = {},
@@ -113,6 +127,22 @@ TEST_CASE("a save that fails is told, training goes on, and the step is not save
   member.saves.save(6, host_state);
   CHECK(member.saves.saved_step() == 6);
   CHECK_FALSE(member.saves.is_due(6));
+}
+
+TEST_CASE("a coordinator that is away costs the first save two seconds, and each later one little more than one", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 1}};
+  member.saves.save(1, host_state);
+  member.session.set_store(std::make_unique<AwayStore>(member.clock, member.place().membership.generation));
+  const auto seconds_of_save = [&](std::uint64_t step) {
+    const Instant begun = member.clock.now();
+    member.saves.save(step, host_state);
+    CHECK(member.saves.saved_step() == step);
+    return std::chrono::duration<double>(member.clock.now() - begun).count();
+  };
+  CHECK(seconds_of_save(2) <= 2.2);
+  CHECK(seconds_of_save(3) <= 1.2);
+  CHECK(seconds_of_save(4) <= 1.2);
 }
 
 TEST_CASE("one EIO costs an attempt, not the save: it is tried again at once under another name, also at the job's end", "[job_saves]") {

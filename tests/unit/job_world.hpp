@@ -110,6 +110,7 @@ class TestSession final : public Session {
   TestSession(Place place, std::unique_ptr<Store> store) : place_{std::move(place)}, store_{std::move(store)} {}
   const Place& place() const override { return place_; }
   Store& store() override { return *store_; }
+  void set_store(std::unique_ptr<Store> store) { store_ = std::move(store); }
   void on_generation_over(OnOver call) override {
     const std::lock_guard lock{mutex_};
     if (ended_.has_value()) call(*ended_);

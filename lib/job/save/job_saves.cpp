@@ -18,7 +18,8 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr Duration told_wait = 1s;      // for the store to answer what follows a word to the agent
-constexpr Duration owner_wait = 5s;     // for the store to say that this generation is the current one
+constexpr Duration owner_wait = 1s;     // for the store to say that this generation is the current one
+constexpr Duration away_wait = 50ms;    // the same, after a time when it did not answer
 constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
 constexpr Duration final_margin = 30s;  // after the deadline of a save, for its outcome to come here
 constexpr Duration final_round = 2s;    // after which ranks that wait for the last save tell each other how it is
@@ -153,9 +154,10 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
     if (world_.over()) return world_.why_over();
     // Any call of the store is refused once this generation is not the coordinator's current one.
     // A coordinator that is away for a moment forbids nothing: the fence on the storage decides, and is asked again.
-    const auto asked = host_.session.store().num_keys(Deadline::after(host_.clock.now(), owner_wait));
-    const bool away = !asked.ok() && (asked.failure().code == Code::deadline_passed || asked.failure().code == Code::unreachable);
-    return asked.ok() || away ? Result<void>{} : Result<void>{asked.failure()};
+    const Duration wait = coordinator_is_away_ ? away_wait : owner_wait;
+    const auto asked = host_.session.store().num_keys(Deadline::after(host_.clock.now(), wait));
+    coordinator_is_away_ = !asked.ok() && (asked.failure().code == Code::deadline_passed || asked.failure().code == Code::unreachable);
+    return asked.ok() || coordinator_is_away_ ? Result<void>{} : Result<void>{asked.failure()};
   };
   const Instant begun = host_.clock.now();
   const StorageWord word{host_.session, host_.files, word_terms()};

@@ -121,8 +121,9 @@ class JobSaves {
   AsyncSaves async_;
   SaveInterval interval_;
   bool is_asked_for_ = false;
-  bool is_cut_off_ = false;     // a ckptd that does not answer: what it may still write is under an older fence
-  std::uint64_t left_out_ = 0;  // saves of this generation that came while another was written
+  bool is_cut_off_ = false;           // a ckptd that does not answer: what it may still write is under an older fence
+  bool coordinator_is_away_ = false;  // it did not answer when it was last asked
+  std::uint64_t left_out_ = 0;        // saves of this generation that came while another was written
   Restored restored_{.why = "there is no checkpoint directory"};
   std::uint64_t saved_step_ = never_saved;
   std::uint64_t failed_ = 0;  // saves of this generation

@@ -26,7 +26,7 @@ std::vector<std::string> training(const Folder& folder, const std::string& root)
 
 /// Trains past some checkpoints, and is killed as a whole.
 void leave_checkpoints(const Folder& folder, const std::string& root) {
-  const auto job = start("elrun", under_elrun({"--nproc_per_node", "2"}, training(folder, root)));
+  const auto job = start_held_gpt({"--nproc_per_node", "2"}, training(folder, root));
   REQUIRE(until(*job, "step=90 "));
   job->signal(SIGKILL);
   (void)finish(*job);

@@ -142,7 +142,7 @@ TEST_CASE("a checkpoint of another model or another plan is refused with both si
 
 TEST_CASE("a truncated or flipped shard is passed over for the checkpoint before, aloud, with the same state", "[bad-input]") {
   const Folder folder;
-  const auto job = start("gpt", with_checkpoints(folder, 500));
+  const auto job = start_held_gpt({}, with_checkpoints(folder, 500));
   REQUIRE(until(*job, "step=14 "));
   job->signal(SIGKILL);
   CHECK(finish(*job).code == 137);

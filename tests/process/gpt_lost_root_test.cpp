@@ -36,7 +36,7 @@ std::string undisturbed(const Folder& folder) {
 
 std::unique_ptr<Job> two_workers(const Folder& folder, const std::string& root, std::vector<std::string> more = {}) {
   more.insert(more.begin(), {"--nproc_per_node", "2"});
-  return start("elrun", under_elrun(more, training(folder, root)));
+  return start_held_gpt(more, training(folder, root));
 }
 
 /// All workers at once, so that nobody has the state.
@@ -132,7 +132,7 @@ TEST_CASE("the root is removed and every agent is new: the store of the job reme
     std::vector<std::string> options{"--nproc_per_node",  "2",           "--rdzv_backend", "c10d",      "--rdzv_endpoint",
                                      "127.0.0.1:" + port, "--rdzv_conf", "is_host=0",      "--rdzv_id", "lost"};
     options.insert(options.end(), more.begin(), more.end());
-    return start("elrun", under_elrun(options, training(folder, root)));
+    return start_held_gpt(options, training(folder, root));
   };
   const auto job = agent({});
   REQUIRE(until(*job, "step=90 "));

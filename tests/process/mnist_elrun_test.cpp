@@ -96,12 +96,10 @@ TEST_CASE("workers killed at any time: the same state, the same accuracy, and ea
   for_all_seeds(2, [&](Rng& rng) {
     const TemporaryDirectory folder;
     const std::string workers = std::to_string(2 + rng.below(3)), log = folder.path() + "/log";
-    const auto job =
-        start("elrun",
-              mnist_under_elrun({"--nproc_per_node", workers, "--max_restarts", "5"},
-                                images.arguments(steps, {"--every", "10", "--checkpoint_path", folder.path() + "/ck", "--log_path", log})));
+    const auto job = start_held({"--nproc_per_node", workers, "--max_restarts", "5"}, "mnist",
+                                images.arguments(steps, {"--every", "10", "--checkpoint_path", folder.path() + "/ck", "--log_path", log}));
     REQUIRE(until(*job, "step=" + std::to_string(1 + rng.below(steps / 4)) + " "));
-    listen(*job, Wait{rng.below(150)});  // any time: within a step, or a save
+    let_pass(Wait{rng.below(150)});  // any time: within a step, or a save
     const auto living = job->children_named("mnist");
     REQUIRE_FALSE(living.empty());
     REQUIRE(::kill(living[rng.below(living.size())], SIGKILL) == 0);

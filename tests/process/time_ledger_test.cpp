@@ -30,9 +30,8 @@ double sum_of(const nlohmann::json& causes) {
 
 /// Two workers, of which one is killed some time after step 30; a checkpoint every 20. The end, and what the agent says of times.
 std::pair<Ended, nlohmann::json> killed_once(const Folder& folder, const std::string& zero) {
-  const auto job =
-      start("elrun", under_elrun({"--nproc_per_node", "2", "--event-log", folder / "events"},
-                                 gpt_arguments(folder / "text", 200, {"--zero", zero, "--every", "20", "--checkpoint", folder / "ck"})));
+  const auto job = start_held_gpt({"--nproc_per_node", "2", "--event-log", folder / "events"},
+                                  gpt_arguments(folder / "text", 200, {"--zero", zero, "--every", "20", "--checkpoint", folder / "ck"}));
   REQUIRE(until(*job, "step=30 "));
   const auto workers = job->children_named("gpt");
   REQUIRE(workers.size() == 2);

@@ -66,11 +66,11 @@ struct Place {
 
   [[nodiscard]] CertificateFiles files(const std::string& host = "127.0.0.1") const { return authority.sign("server-" + host, {host}); }
   [[nodiscard]] std::unique_ptr<Job> job(std::uint16_t port, unsigned steps = 60, const std::string& ca = {}) const {
-    return start("elrun", under_elrun({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", steps)),
-                 {{"XDG_RUNTIME_DIR", directory.path()},
-                  {"KUBEFLOW_TRAINER_SERVER_URL", "https://127.0.0.1:" + std::to_string(port) + "/apis/x/trainjobs/t/status"},
-                  {"KUBEFLOW_TRAINER_SERVER_CA_CERT", ca.empty() ? authority.file() : ca},
-                  {"KUBEFLOW_TRAINER_SERVER_TOKEN", directory.path() + "/token"}});
+    return start_held_gpt({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", steps),
+                          {{"XDG_RUNTIME_DIR", directory.path()},
+                           {"KUBEFLOW_TRAINER_SERVER_URL", "https://127.0.0.1:" + std::to_string(port) + "/apis/x/trainjobs/t/status"},
+                           {"KUBEFLOW_TRAINER_SERVER_CA_CERT", ca.empty() ? authority.file() : ca},
+                           {"KUBEFLOW_TRAINER_SERVER_TOKEN", directory.path() + "/token"}});
   }
 };
 

@@ -77,21 +77,23 @@ inline std::unique_ptr<Job> start(const std::string& program, std::vector<std::s
   return std::make_unique<Job>(Job::Setting{.arguments = std::move(arguments), .environment = std::move(environment), .program = program});
 }
 
-/// `elrun OPTIONS --no_python PROGRAM`, whose workers write to a pipe of one page: the rank that prints each step stands still about 60
-/// lines after the last one that was read here. So a test acts while the job runs, however slow the test is. Whoever waits for another
-/// process of the job meanwhile reads this one too (`finish_together`).
-inline std::unique_ptr<Job> start_held(std::vector<std::string> options, const std::vector<std::string>& program,
-                                       std::map<std::string, std::string> environment = {}) {
-  options.insert(options.end(), {"--no_python", "/bin/sh", "-c", R"(exec "$0" "$@" >"$NARROW_PIPE")"});
-  options.insert(options.end(), program.begin(), program.end());
-  return std::make_unique<Job>(Job::Setting{.arguments = std::move(options), .environment = std::move(environment), .narrow = true});
+/// `program` of `elrun OPTIONS`, or by itself without options, with its output into a pipe of one page: the rank that prints each step
+/// stands still about 60 lines after the last one that was read here. So a test acts while the job runs, however slow the test is. Whoever
+/// waits for another process of the job meanwhile reads this one too (`finish_together`).
+inline std::unique_ptr<Job> start_held(std::vector<std::string> options, const std::string& program,
+                                       const std::vector<std::string>& arguments, std::map<std::string, std::string> environment = {}) {
+  const std::string shell = "/bin/sh";
+  const bool bare = options.empty();
+  if (!bare) options.insert(options.end(), {"--no_python", shell});
+  options.insert(options.end(), {"-c", R"(exec "$0" "$@" >"$NARROW_PIPE")", program_path(program)});
+  options.insert(options.end(), arguments.begin(), arguments.end());
+  return std::make_unique<Job>(Job::Setting{
+      .arguments = std::move(options), .environment = std::move(environment), .program = bare ? shell : "elrun", .narrow = true});
 }
 
-/// Of the gpt sample.
-inline std::unique_ptr<Job> start_held_gpt(std::vector<std::string> options, std::vector<std::string> gpt,
+inline std::unique_ptr<Job> start_held_gpt(std::vector<std::string> options, const std::vector<std::string>& gpt,
                                            std::map<std::string, std::string> environment = {}) {
-  gpt.insert(gpt.begin(), program_path("gpt"));
-  return start_held(std::move(options), gpt, std::move(environment));
+  return start_held(std::move(options), "gpt", gpt, std::move(environment));
 }
 
 /// Both to their ends, each of which may wait for the other.

@@ -181,7 +181,7 @@ TEST_CASE("a node whose program hangs at its start holds the others up for a bou
           "[job_end][process][grpc]") {
   Cluster cluster;
   SECTION("without --hang_timeout they go on without it") {
-    const std::string conf = "last_call_timeout=1,start_timeout=4";
+    const std::string conf = "last_call_timeout=1,start_timeout=10";
     Job a{cluster.agent("1:3", "0", {worker(), "600", "train"}, conf)};
     REQUIRE(a.line("serving the rendezvous"));
     Job b{cluster.agent("1:3", "1", {worker(), "600", "train"}, conf)};
@@ -189,7 +189,7 @@ TEST_CASE("a node whose program hangs at its start holds the others up for a bou
     Job stuck{cluster.agent("1:3", "2", {"sleep", "1000"}, conf)};
     CHECK(a.line("2 nodes wait for rank 2 of node "));
     CHECK(b.line("has not opened its session"));
-    CHECK(stuck.line("excluded: its workers failed at their start (the last one by not joining the world within 4 s of its start)"));
+    CHECK(stuck.line("excluded: its workers failed at their start (the last one by not joining the world within 10 s of its start)"));
     CHECK(a.wait() == 0);
     CHECK(b.wait() == 0);
     CHECK(stuck.wait() == 0);  // the job is done
@@ -199,7 +199,7 @@ TEST_CASE("a node whose program hangs at its start holds the others up for a bou
   }
   SECTION("with --hang_timeout it is the one that hangs") {
     const auto hangs_after = [](Job::Setting setting) {
-      setting.arguments.insert(setting.arguments.begin(), {"--hang_timeout", "4"});
+      setting.arguments.insert(setting.arguments.begin(), {"--hang_timeout", "10"});
       return setting;
     };
     Job a{hangs_after(cluster.training("1:2", "0", "600"))};
@@ -207,7 +207,7 @@ TEST_CASE("a node whose program hangs at its start holds the others up for a bou
     REQUIRE(a.line("step=100 "));
     Job stuck{hangs_after(cluster.agent("1:2", "1", {"sleep", "1000"}))};
     CHECK(stuck.line("this is a hang"));
-    CHECK(a.line("a hang (no sign of progress for 4.0 s, and its session was never opened)"));
+    CHECK(a.line("a hang (no sign of progress for 10.0 s, and its session was never opened)"));
     stuck.signal(SIGTERM);
     CHECK(a.wait() == 0);
     INFO(a.output());

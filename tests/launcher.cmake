@@ -21,7 +21,7 @@ elrun_test(numa_test SOURCES unit/numa_test.cpp LINK elrun::launcher_core LABELS
 elrun_test(dry_run_test SOURCES unit/dry_run_test.cpp LINK elrun::launcher_core nlohmann_json::nlohmann_json LABELS unit PROGRAM launcher_unit)
 elrun_fuzzer(options_fuzz LINK elrun::launcher_core)
 elrun_test(chaos_test
-  SOURCES unit/chaos_options_test.cpp unit/chaos_plan_test.cpp unit/chaos_rehearsal_test.cpp unit/chaos_verdict_test.cpp
+  SOURCES unit/chaos_options_test.cpp unit/chaos_plan_test.cpp unit/chaos_rehearsal_test.cpp unit/chaos_states_test.cpp unit/chaos_verdict_test.cpp
   LINK elrun::launcher_core LABELS unit)
 elrun_fuzzer(chaos_plan_fuzz LINK elrun::launcher_core)
 elrun_test(exposition_test SOURCES unit/exposition_test.cpp LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)

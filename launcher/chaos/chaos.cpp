@@ -103,6 +103,11 @@ CheckpointsCompared compare_checkpoints(const std::string& undisturbed, const st
           fmt::format("the checkpoints of step {} differ: `elrun ckpt diff {} {}` says where", steps[0], undisturbed, disturbed)};
 }
 
+std::string job_in_words(const ChaosOptions& options) {
+  return fmt::format("{} of {} under {}", count_of(options.world.nodes, "node"), count_of(options.world.workers, "worker"),
+                     options.launcher.empty() ? "elrun" : options.launcher.front());
+}
+
 /// What is decided before anything starts.
 struct Prepared {
   std::vector<Fault> plan{};
@@ -145,6 +150,14 @@ std::variant<Prepared, int> prepare(const ChaosOptions& options) {
       if (options.kinds.empty() && problem != nullptr) prepared.left_out.push_back(fmt::format("{}: {}", word_of(kind), problem->why));
     }
     prepared.plan = draw_plan({*options.mtbf, options.time, options.seed}, kinds, options.world);
+    if (prepared.plan.empty())
+      return refuse(exit_code::contradiction,
+                    fmt::format("--mtbf {}, --for {} and --seed {} draw no failure: take a longer time, or another seed",
+                                time_text(*options.mtbf), time_text(options.time), options.seed));
+    if (prepared.plan.size() > faults_max)
+      return refuse(exit_code::contradiction, fmt::format("--mtbf {} and --for {} draw more than the {} failures that a plan may have: "
+                                                          "take a longer mean time, or a shorter time",
+                                                          time_text(*options.mtbf), time_text(options.time), faults_max));
   }
   for (const Fault& fault : prepared.plan) {
     prepared.needs_networks |= fault.kind == FaultKind::cut;
@@ -179,12 +192,10 @@ class Chaos {
     report_.work = *work;
     if (!(std::ofstream{*work + "/plan"} << text_of(prepared_.plan)).flush())
       return refuse(exit_code::internal, "cannot write " + *work + "/plan");
-    const auto& [nodes, workers] = options_.world;
-    report_.job = fmt::format("{} of {} under {}", count_of(nodes, "node"), count_of(workers, "worker"),
-                              options_.launcher.empty() ? "elrun" : options_.launcher.front());
+    report_.job = job_in_words(options_);
     say(fmt::format("{}; {}; work in {}", report_.job, count_of(prepared_.plan.size(), "failure"), *work));
     if (prepared_.needs_networks) {
-      auto networks = NodeNetworks::make(loop_, guard_, environment_, nodes);
+      auto networks = NodeNetworks::make(loop_, guard_, environment_, options_.world.nodes);
       if (!networks.ok()) return refuse(exit_code::internal, message(networks.failure()));
       networks_ = *std::move(networks);
     }
@@ -287,7 +298,10 @@ int run_chaos(const ChaosOptions& options, const Variables& environment, const S
   if (const int* code = std::get_if<int>(&prepared)) return *code;
   auto& ready = std::get<Prepared>(prepared);
   for (const std::string& kind : ready.left_out) say("left out: " + kind);
-  if (options.dry_run) return fmt::print("{}", text_of(ready.plan)), 0;
+  if (options.dry_run) {
+    fmt::print("{}", options.as_json ? document(plan_json(job_in_words(options), ready.plan, ready.left_out)) : text_of(ready.plan));
+    return 0;
+  }
   if (ready.needs_disk)
     if (const auto own = leave_mounts_to_others(); !own.ok()) return refuse(exit_code::internal, message(own.failure()));
   const auto guard = Guard::start(environment);  // before any thread

@@ -47,8 +47,9 @@ constexpr std::string_view chaos_usage =
     "           checkpoints of the undisturbed one, it would have nothing to do\n"
     "  {disk}   for a disk of the run's own, in memory, of --disk MB (256), which `fill` fills. No other disk is ever filled\n"
     "  --checkpoint-root DIR  the final checkpoints there are compared, bit by bit, as `elrun ckpt diff` does\n"
-    "  --state-from TEXT  the final state is the word that follows TEXT in the program's output, the last time it is there\n"
-    "                     (state=)\n"
+    "  --state-from TEXT  the final state of a rank is the word that follows TEXT in its output (state=), the last time it is\n"
+    "                     there. All ranks that say one have to say the same; where the line has a step, too, only those of\n"
+    "                     the newest step count\n"
     "  --step-from TEXT   the number of a step follows TEXT (step=)\n"
     "  --limit TIME       a disturbed run that takes longer is ended (ten times the undisturbed one, and two minutes)\n"
     "  --store            the rendezvous is served by `elrun store`, a process of its own\n"
@@ -57,13 +58,15 @@ constexpr std::string_view chaos_usage =
     "                     follow it. {node}, {nnodes}, {nproc}, {host} and {port} are filled in; a worker is a process that\n"
     "                     has RANK and LOCAL_RANK in its environment\n"
     "  --dry-run          the plan, and what cannot be rehearsed here; nothing is started\n"
-    "  --json             a report for programs on standard output; what happens is told on standard error\n"
-    "Without --max-restarts, elrun gets --max-restarts 1000000: each failure may cost one.\n"
+    "  --json             a report for programs on standard output, with --dry-run the plan; what happens is told on standard\n"
+    "                     error\n"
+    "Without --max-restarts, elrun gets --max-restarts 1000000: each failure may cost one. Without an option of where output\n"
+    "goes, it gets --tee 3 --log-dir {run}/logs, so that each line names its worker.\n"
     "\n"
     "Exit codes: 0 the disturbed job finished, and its final state is that of the undisturbed one; 1 it finished with another\n"
-    "state; 2 it did not finish; 3 nothing can be said (the undisturbed run failed, no state was found, or the job ended before\n"
-    "the first failure); 64 usage, or a wrong plan; 66 no such plan; 70 the system refused what is needed; 78 contradictory\n"
-    "options; 128+n ended by signal n.\n"
+    "state, or its ranks differ; 2 it did not finish, or a node failed; 3 nothing can be said (the undisturbed run failed, no\n"
+    "single state was found, or the job ended before the first failure); 64 usage, or a wrong plan; 66 no such plan; 70 the\n"
+    "system refused what is needed; 78 contradictory options; 128+n ended by signal n.\n"
     "\n"
     "  elrun chaos --mtbf 5s --for 30s --nproc-per-node 2 --no-python ./gpt --data TEXT --steps 500\n"
     "  elrun chaos --kinds kill,kill-agent --nnodes 1:2 --nproc-per-node 2 --checkpoint-root {run}/ck --no-python \\\n"
@@ -74,6 +77,9 @@ constexpr std::string_view chaos_usage =
 /// What chaos gives each agent itself, or what it could not account for.
 constexpr std::array not_for_agents{"standalone",  "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id",          "local_addr",
                                     "master_addr", "event_log", "master_port",  "health_port",   "print_completion", "exit_codes"};
+
+/// With one of them, where the output of workers goes is the user's to say.
+constexpr std::array<std::string_view, 5> about_output{"redirects", "tee", "log_dir", "log_line_prefix_template", "local_ranks_filter"};
 
 enum class Own : std::uint8_t { mtbf, time, seed, kinds, plan, work, state, step, limit, disk, store, json, launcher, dry_run, help };
 struct OwnOption {
@@ -207,6 +213,7 @@ class ChaosWords {
   void note_value(const Option& option, std::string value) {
     if (option.name == "rdzv_conf") options_.rendezvous_conf = value;
     if (option.name == "max_restarts") options_.gives_restarts = false;
+    if (std::ranges::find(about_output, option.name) != about_output.end()) options_.gives_prefixes = false;
     if (std::ranges::find(not_for_agents, option.name) != not_for_agents.end())
       contradictions_.push_back(
           fmt::format("--{}: chaos starts the agents itself, and gives that to each of them; leave it out", option.name));
@@ -307,6 +314,7 @@ std::vector<std::string> node_command(const ChaosOptions& options, const Places&
     command.push_back(elrun);
     if (options.world.nodes == 1) command.insert(command.end(), {"--nnodes", "1"});  // whatever a scheduler's variables say
     fill_in(options.agent);
+    if (options.gives_prefixes) command.insert(command.end(), {"--tee", "3", "--log_dir", places.run + "/logs"});
     if (options.gives_restarts) command.insert(command.end(), {"--max_restarts", "1000000"});
     command.insert(command.end(), {"--event_log", fmt::format("{}/events.{}", places.run, places.node)});
     if (options.world.nodes > 1) {

@@ -35,6 +35,7 @@ struct ChaosOptions {
   std::uint64_t disk_bytes = 256 << 20;  ///< Of the disk that {disk} names.
   bool has_store = false;                ///< The rendezvous is served by `elrun store`.
   bool gives_restarts = true;            ///< No --max_restarts was given, so that each fault may cost one.
+  bool gives_prefixes = true;            ///< Nothing of where output goes was given, so lines get a prefix that names their worker.
   std::string rendezvous_conf{};         ///< As it was given.
   bool as_json = false;
   bool dry_run = false;  ///< The plan is shown, nothing is started.

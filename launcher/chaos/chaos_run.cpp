@@ -79,10 +79,16 @@ ChaosRun::ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Cloc
       say_{std::move(say)},
       over_{std::move(over)},
       timer_{loop},
-      job_{loop, guard, clock, setting_.job, [this](std::string_view line) { saw(line); }, [this] { wake_in(Duration{0}); }},
+      job_{loop,
+           guard,
+           clock,
+           setting_.job,
+           [this](std::uint32_t node, std::string_view line) { saw(node, line); },
+           [this] { wake_in(Duration{0}); }},
       holds_{loop},
       rehearsal_{setting_.plan, setting_.job.options.world},
-      steps_{setting_.job.options.step_mark} {
+      steps_{setting_.job.options.step_mark},
+      states_{setting_.job.options.world, setting_.job.options.state_mark, setting_.job.options.step_mark} {
   for (const Fault& fault : setting_.plan) records_.push_back({.fault = fault});
 }
 
@@ -101,12 +107,10 @@ void ChaosRun::abort() {
   job_.end_all(*orphans_);
 }
 
-void ChaosRun::saw(std::string_view line) {
+void ChaosRun::saw(std::uint32_t node, std::string_view line) {
   // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
   if (first_success_ && clock_.now() - *first_success_ > last_words) return;
-  auto state = word_after(line, setting_.job.options.state_mark);
-  steps_.saw(line, clock_.now() - job_.began(), state.has_value());
-  if (state) state_ = std::move(state);
+  steps_.saw(line, clock_.now() - job_.began(), states_.saw(line, node));
 }
 
 void ChaosRun::wake_in(Duration time) {
@@ -216,14 +220,21 @@ Result<std::string> ChaosRun::begin(std::size_t fault) {
     case FaultKind::stop:
     case FaultKind::slow: return hit_worker(fault);
     case FaultKind::coordinator: return hit_coordinator(fault);
-    case FaultKind::kill_agent:
-      job_.lose(f.target);
-      lost_node_[fault] = f.target;
-      return fmt::format("node {} is lost", f.target);
-    case FaultKind::cut: ELRUN_TRY(setting_.job.networks->cut(f.target)); return fmt::format("node {} has no network", f.target);
+    case FaultKind::kill_agent: lose(fault, f.target); return fmt::format("node {} is lost", f.target);
+    case FaultKind::cut:
+      ELRUN_TRY(setting_.job.networks->cut(f.target));
+      was_away_.insert(f.target);
+      return fmt::format("node {} has no network", f.target);
     case FaultKind::fill: ELRUN_TRY(setting_.disk->fill()); return std::string{"the disk is full"};
   }
   return invalid("no such kind");
+}
+
+void ChaosRun::lose(std::size_t fault, std::uint32_t node) {
+  job_.lose(node);
+  states_.lost(node);
+  lost_node_[fault] = node;
+  was_away_.insert(node);
 }
 
 Result<std::string> ChaosRun::hit_worker(std::size_t fault) {
@@ -235,6 +246,7 @@ Result<std::string> ChaosRun::hit_worker(std::size_t fault) {
     const bool there = f.kind == FaultKind::kill   ? signal_process(process, SIGKILL)
                        : f.kind == FaultKind::stop ? holds_.stop(fault, std::move(process))
                                                    : holds_.slow(fault, std::move(process), f.percent);
+    if (there && f.kind == FaultKind::kill) states_.lost(f.target / workers, worker.local_rank);
     if (there) return fmt::format("process {}, worker {} of node {}", worker.pid, worker.local_rank, f.target / workers);
   }
   return Failure{Code::not_found, Remedy::retry, "the worker has ended just now"};
@@ -247,8 +259,7 @@ Result<std::string> ChaosRun::hit_coordinator(std::size_t fault) {
   }
   const auto node = job_.coordinator();
   if (!node) return Failure{Code::not_found, Remedy::retry, "nobody serves the rendezvous just now"};
-  job_.lose(*node);
-  lost_node_[fault] = *node;
+  lose(fault, *node);
   return fmt::format("node {}, which serves the rendezvous, is lost", *node);
 }
 
@@ -276,24 +287,29 @@ void ChaosRun::finish() {
   over_();
 }
 
+std::vector<NodeEnd> ChaosRun::ends() const {
+  std::vector<NodeEnd> ends;
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+    if (const auto& ending = job_.ending(node))
+      ends.push_back({node, ending->code(), job_.ended_at(node) - job_.began(), was_away_.contains(node)});
+  return ends;
+}
+
 RunFacts ChaosRun::facts() const {
   RunFacts facts{.in_time = in_time_,
-                 .state = state_,
+                 .states = states_.states(),
                  .step = steps_.highest(),
                  .step_lines = steps_.lines(),
                  .steps_again = steps_.again(),
                  .step_span = steps_.span(),
                  .step_gap = steps_.median_gap(),
                  .notes = notes_};
-  facts.wall = (!in_time_ ? over_at_ : first_success_.value_or(job_.last_end())) - job_.began();
-  bool any_succeeded = false;
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node) {
-    const auto& ending = job_.ending(node);
-    if (!ending) continue;
-    any_succeeded |= ending->ok();
-    if (facts.exit_code == 0) facts.exit_code = ending->code();
-  }
-  if (any_succeeded) facts.exit_code = 0;
+  const std::vector<NodeEnd> all = ends();
+  facts.failed = nodes_that_failed(all);
+  if (!facts.failed.empty()) facts.exit_code = facts.failed.front().exit_code;
+  Duration last{0};
+  for (const NodeEnd& end : all) last = std::max(last, end.at), facts.some_node_succeeded |= end.exit_code == 0;
+  facts.wall = !in_time_ ? over_at_ - job_.began() : first_success_ ? *first_success_ - job_.began() : last;
   std::vector<std::string> events;
   for (std::uint32_t node = 0; node < job_.nodes(); ++node)
     events.push_back(text_of_file(fmt::format("{}/events.{}", setting_.job.directory, node)));
@@ -316,9 +332,8 @@ std::vector<FaultRecord> ChaosRun::records() const {
 }
 
 std::vector<std::string> ChaosRun::last_lines() const {
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
-    if (const auto& ending = job_.ending(node); ending && !ending->ok()) return job_.last_lines(node);
-  return job_.last_lines(0);
+  const std::vector<NodeEnd> failed = nodes_that_failed(ends());
+  return job_.last_lines(failed.empty() ? 0 : failed.front().node);
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,7 +68,11 @@ class ChaosRun {
   [[nodiscard]] std::vector<std::string> last_lines() const;
 
  private:
-  void saw(std::string_view line);
+  void saw(std::uint32_t node, std::string_view line);
+  /// Its workers are lost, and it is away for a time.
+  void lose(std::size_t fault, std::uint32_t node);
+  /// Of the nodes whose launchers ended by themselves.
+  [[nodiscard]] std::vector<NodeEnd> ends() const;
   void wake_in(Duration time);
   void look();
   void do_what_is_due();
@@ -91,12 +96,13 @@ class ChaosRun {
   WorkerHolds holds_;
   Rehearsal rehearsal_;
   StepTimeline steps_;
-  std::optional<std::string> state_;
+  FinalStates states_;
   std::optional<Instant> zero_;           // of the plan: all workers run
   std::optional<Instant> first_success_;  // of a launcher that ended by itself
   Instant over_at_{};
   std::vector<FaultRecord> records_;
   std::map<std::size_t, std::uint32_t> lost_node_;  // by the fault that took it
+  std::set<std::uint32_t> was_away_;                // nodes that some fault took, or cut off
   std::vector<std::string> notes_;
   Orphans* orphans_ = nullptr;
   bool in_time_ = true, is_finished_ = false;

@@ -210,7 +210,7 @@ ParsedPlan parse_plan(std::string_view text, const FaultWorld& world) {
     PlanLine line{std::move(words), world};
     if (auto fault = line.read(); !fault) problem(fmt::format("line {}: {}", number, line.problem()));
     else if (parsed.faults.size() == faults_max) {
-      problem(fmt::format("line {}: a plan has at most {} faults", number, faults_max));
+      problem(fmt::format("line {}: a plan has at most {} failures", number, faults_max));
       break;
     } else parsed.faults.push_back(*fault);
   }
@@ -239,7 +239,7 @@ std::vector<Fault> draw_plan(const DrawOptions& options, std::span<const FaultKi
   Rng rng{options.seed};
   const double mean_ms = std::chrono::duration<double, std::milli>(options.mtbf).count();
   Duration at{0};
-  while (faults.size() < faults_max) {
+  while (faults.size() <= faults_max) {
     // From (0, 1], so that its logarithm is a number.
     const double uniform = (static_cast<double>(rng.next64() >> 11) + 1) * 0x1.0p-53;
     at += Milliseconds{std::llround(-std::log(uniform) * mean_ms)};

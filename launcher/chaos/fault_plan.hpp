@@ -82,7 +82,7 @@ struct DrawOptions {
   Duration time{60s};      ///< No fault is drawn for later.
   std::uint64_t seed = 1;  ///< The same seed draws the same faults; a longer `time` only adds some at the end.
 };
-/// Each fault is of one of `kinds`, all equally likely, as are all that it can hit. `kinds` is not empty.
+/// Each fault is of one of `kinds`, all equally likely, as are all that it can hit. `kinds` is not empty. No more than `faults_max` and one: the plan is too long then.
 [[nodiscard]] std::vector<Fault> draw_plan(const DrawOptions& options, std::span<const FaultKind> kinds, const FaultWorld& world);
 
 }  // namespace elrun::inline v0::launcher

@@ -34,7 +34,7 @@ void kill_below(pid_t pid) {
 }  // namespace
 
 RehearsedJob::RehearsedJob(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, RehearsedSetting setting,
-                           std::function<void(std::string_view)> line, std::function<void()> changed)
+                           std::function<void(std::uint32_t, std::string_view)> line, std::function<void()> changed)
     : loop_{loop},
       guard_{guard},
       clock_{clock},
@@ -44,7 +44,7 @@ RehearsedJob::RehearsedJob(boost::asio::io_context& loop, const Guard& guard, co
       nodes_(setting_.options.world.nodes) {}
 
 Result<void> RehearsedJob::start() {
-  began_ = last_end_ = clock_.now();
+  began_ = clock_.now();
   HeldPort port;
   if (setting_.networks == nullptr) port = HeldPort::any(0);
   port_ = setting_.networks != nullptr ? port_inside : port.number();
@@ -99,7 +99,7 @@ Result<void> RehearsedJob::start_node(std::uint32_t node) {
     Node& ended = nodes_[node];
     if (ended.is_lost || ended.start != start) return;
     ended.ending = ending;
-    last_end_ = clock_.now();
+    ended.ended_at = clock_.now();
     changed_();
   });
   if (!child.ok()) return std::move(child).failure();
@@ -176,7 +176,8 @@ void RehearsedJob::end_all(Orphans& orphans) {
     return any;
   };
   while (guards_left() && clock_.now() < until) std::this_thread::sleep_for(std::chrono::milliseconds{2});
-  for (Node& n : nodes_) {
+  for (std::uint32_t node = 0; node < nodes(); ++node) {
+    Node& n = nodes_[node];
     n.write_end = Fd{};
     if (!n.output) continue;
     boost::system::error_code error;
@@ -184,9 +185,9 @@ void RehearsedJob::end_all(Orphans& orphans) {
     while (true) {
       const ssize_t got = ::read(n.output->native_handle(), n.buffer.data(), n.buffer.size());
       if (got <= 0) break;
-      take(n, {n.buffer.data(), static_cast<std::size_t>(got)});
+      take(node, {n.buffer.data(), static_cast<std::size_t>(got)});
     }
-    if (!n.unfinished_line.empty()) take(n, "\n");
+    if (!n.unfinished_line.empty()) take(node, "\n");
   }
 }
 
@@ -208,12 +209,13 @@ void RehearsedJob::read_on(std::uint32_t node) {
   Node& n = nodes_[node];
   n.output->async_read_some(boost::asio::buffer(n.buffer), [this, node](const boost::system::error_code& error, std::size_t count) {
     if (error) return;
-    take(nodes_[node], {nodes_[node].buffer.data(), count});
+    take(node, {nodes_[node].buffer.data(), count});
     read_on(node);
   });
 }
 
-void RehearsedJob::take(Node& node, std::string_view text) {
+void RehearsedJob::take(std::uint32_t number, std::string_view text) {
+  Node& node = nodes_[number];
   node.log.write(text.data(), static_cast<std::streamsize>(text.size()));
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
@@ -221,7 +223,7 @@ void RehearsedJob::take(Node& node, std::string_view text) {
     if (node.unfinished_line.size() < line_max) node.unfinished_line += part.substr(0, line_max - node.unfinished_line.size());
     if (end == std::string_view::npos) break;
     text.remove_prefix(end + 1);
-    line_(node.unfinished_line);
+    line_(number, node.unfinished_line);
     if (node.last_lines.size() == last_lines_max) node.last_lines.erase(node.last_lines.begin());
     node.last_lines.push_back(std::exchange(node.unfinished_line, {}));
   }

@@ -35,9 +35,9 @@ struct RehearsedSetting {
 /// Lives on the loop. What it started is ended by `end_all`, or by the guard.
 class RehearsedJob {
  public:
-  /// `line`: a line of a node's output, without newline. `changed`: a process has ended by itself.
+  /// `line`: a line of that node's output, without newline. `changed`: a process has ended by itself.
   RehearsedJob(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, RehearsedSetting setting,
-               std::function<void(std::string_view)> line, std::function<void()> changed);
+               std::function<void(std::uint32_t, std::string_view)> line, std::function<void()> changed);
   RehearsedJob(const RehearsedJob&) = delete;
   RehearsedJob& operator=(const RehearsedJob&) = delete;
 
@@ -57,9 +57,9 @@ class RehearsedJob {
   [[nodiscard]] std::vector<WorkerProcess> workers(std::uint32_t node) const;
   /// How the node's launcher ended by itself; nothing while it runs, or when it was lost.
   [[nodiscard]] const std::optional<Ending>& ending(std::uint32_t node) const { return nodes_[node].ending; }
+  /// When; of a launcher with an ending.
+  [[nodiscard]] Instant ended_at(std::uint32_t node) const { return nodes_[node].ended_at; }
   [[nodiscard]] Instant began() const { return began_; }
-  /// When the last launcher ended by itself.
-  [[nodiscard]] Instant last_end() const { return last_end_; }
 
   /// Kills whatever is left, and reads the output to its end. `orphans` are those that lost their launcher.
   void end_all(Orphans& orphans);
@@ -72,6 +72,7 @@ class RehearsedJob {
   struct Node {
     std::unique_ptr<Child> child{};
     std::optional<Ending> ending{};
+    Instant ended_at{};
     bool is_lost = false;
     std::uint64_t start = 0;  // counts the starts: an ending of an earlier one means nothing
     std::unique_ptr<boost::asio::posix::stream_descriptor> output{};
@@ -87,20 +88,20 @@ class RehearsedJob {
   [[nodiscard]] Result<void> open_output(std::uint32_t node);
   [[nodiscard]] Places places(std::uint32_t node) const;
   void read_on(std::uint32_t node);
-  void take(Node& node, std::string_view text);
+  void take(std::uint32_t node, std::string_view text);
 
   boost::asio::io_context& loop_;
   const Guard& guard_;
   const Clock& clock_;
   RehearsedSetting setting_;
-  std::function<void(std::string_view)> line_;
+  std::function<void(std::uint32_t, std::string_view)> line_;
   std::function<void()> changed_;
   std::uint16_t port_ = 0;
   std::vector<Node> nodes_;
   std::unique_ptr<Child> store_;
   bool store_ended_ = false;
   Fd store_log_;
-  Instant began_{}, last_end_{};
+  Instant began_{};
 };
 
 }  // namespace elrun::inline v0::launcher

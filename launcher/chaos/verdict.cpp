@@ -1,10 +1,9 @@
 #include "launcher/chaos/verdict.hpp"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "checkpoint/tools/listing.hpp"
 #include "launcher/report/ledger.hpp"
@@ -16,29 +15,20 @@ namespace {
 
 using ReportJson = nlohmann::json;
 
-constexpr std::size_t state_max = 4096;  // bytes
-
-bool is_in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
-bool ends_word(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0 || c == '"' || c == '\''; }
-
-/// Where what follows the last `mark` before `end` begins. A mark is no end of a longer name: "step=" is not in "max_step=".
-std::optional<std::size_t> behind_last(std::string_view line, std::string_view mark) {
-  for (std::size_t end = line.size(); !mark.empty() && end >= mark.size();) {
-    const auto begin = line.substr(0, end).rfind(mark);
-    if (begin == std::string_view::npos) return std::nullopt;
-    if (begin == 0 || !is_in_name(mark[0]) || !is_in_name(line[begin - 1])) return begin + mark.size();
-    end = begin + mark.size() - 1;
-  }
-  return std::nullopt;
-}
-
 std::optional<double> share(Duration undisturbed, Duration disturbed) {
   if (undisturbed <= Duration{0} || disturbed <= Duration{0}) return std::nullopt;
   return seconds(undisturbed) / seconds(disturbed);
 }
 
 std::string how_it_ended(const RunFacts& run) {
-  return run.in_time ? fmt::format("exit code {}", run.exit_code) : "it was ended, for it was over its limit";
+  if (!run.in_time) return "it was ended, for it was over its limit";
+  if (!run.some_node_succeeded || run.failed.empty()) return fmt::format("exit code {}", run.exit_code);
+  constexpr std::size_t nodes_max = 8;
+  std::vector<std::string> nodes;
+  for (std::size_t i = 0; i < std::min(nodes_max, run.failed.size()); ++i)
+    nodes.push_back(fmt::format("node {} ended with exit code {}", run.failed[i].node, run.failed[i].exit_code));
+  if (run.failed.size() > nodes_max) nodes.push_back(fmt::format("{} more failed", run.failed.size() - nodes_max));
+  return fmt::format("{}, though another node succeeded", fmt::join(nodes, ", "));
 }
 
 /// `wall_seconds` and so on of one line; nothing for any other line.
@@ -70,7 +60,11 @@ ReportJson json_of(const RunFacts& run) {
                   {"steps_again", run.steps_again},
                   {"step_span_seconds", seconds(run.step_span)},
                   {"notes", run.notes}};
-  json["state"] = run.state ? ReportJson(*run.state) : ReportJson(nullptr);
+  json["state"] = run.states.size() == 1 ? ReportJson(run.states[0].state) : ReportJson(nullptr);
+  json["states"] = ReportJson::array();
+  for (const StateSaid& said : run.states) json["states"].push_back({{"state", said.state}, {"said_by", said.who}});
+  json["failed_nodes"] = ReportJson::array();
+  for (const NodeEnd& end : run.failed) json["failed_nodes"].push_back({{"node", end.node}, {"exit_code", end.exit_code}});
   json["step"] = run.step ? ReportJson(*run.step) : ReportJson(nullptr);
   json["step_gap_seconds"] = run.step_gap ? ReportJson(seconds(*run.step_gap)) : ReportJson(nullptr);
   json["time"] = nullptr;
@@ -110,7 +104,9 @@ std::vector<std::string> run_row(std::string_view name, const RunFacts& run) {
           run.step ? fmt::to_string(*run.step) : "-",
           fmt::to_string(run.steps_again),
           run.step_gap ? for_people(*run.step_gap) : "-",
-          run.state ? printable(*run.state) : "-"};
+          run.states.empty()       ? "-"
+          : run.states.size() == 1 ? in_words(run.states)
+                                   : count_of(run.states.size(), "state")};
 }
 
 std::string times_table(const RunFacts& reference, const RunFacts& disturbed) {
@@ -160,14 +156,11 @@ std::string faults_table(std::span<const FaultRecord> records) {
 }  // namespace
 
 void StepTimeline::saw(std::string_view line, Duration at, bool is_last_word) {
-  const auto begin = behind_last(line, mark_);
-  if (!begin) return;
-  const std::string_view rest = line.substr(*begin);
-  std::uint64_t step = 0;
-  if (std::from_chars(rest.data(), rest.data() + rest.size(), step).ec != std::errc{}) return;
+  const auto step = number_after(line, mark_);
+  if (!step) return;
   if (is_last_word && highest_ == step) return;
-  if (highest_ && step <= *highest_) ++again_;
-  highest_ = std::max(highest_.value_or(0), step);
+  if (highest_ && *step <= *highest_) ++again_;
+  highest_ = std::max(highest_.value_or(0), *step);
   if (at_.size() < lines_max) at_.push_back(at_.empty() ? at : std::max(at, at_.back()));
 }
 
@@ -186,16 +179,6 @@ std::optional<Duration> StepTimeline::median_gap() const {
   for (std::size_t i = 1; i < at_.size(); ++i) gaps.push_back(at_[i] - at_[i - 1]);
   std::ranges::nth_element(gaps, gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2));
   return gaps[gaps.size() / 2];
-}
-
-std::optional<std::string> word_after(std::string_view line, std::string_view mark) {
-  const auto begin = behind_last(line, mark);
-  if (!begin) return std::nullopt;
-  const std::string_view rest = line.substr(*begin);
-  std::string_view word{rest.begin(), std::ranges::find_if(rest, ends_word)};
-  while (!word.empty() && std::string_view{",;)."}.find(word.back()) != std::string_view::npos) word.remove_suffix(1);
-  if (word.empty() || word.size() > state_max) return std::nullopt;  // of a part of a state nothing can be said
-  return std::string{word};
 }
 
 std::optional<TimesSaid> times_said(std::span<const std::string> event_logs) {
@@ -226,6 +209,17 @@ std::vector<Duration> recovery_times(const TimesSaid& said) {
   return times;
 }
 
+std::vector<NodeEnd> nodes_that_failed(std::span<const NodeEnd> ends) {
+  std::optional<Duration> first_success;
+  for (const NodeEnd& end : ends)
+    if (end.exit_code == 0) first_success = std::min(first_success.value_or(end.at), end.at);
+  std::vector<NodeEnd> failed;
+  for (const NodeEnd& end : ends)
+    if (end.exit_code != 0 && !(end.was_away && first_success && end.at >= *first_success)) failed.push_back(end);
+  std::ranges::stable_sort(failed, {}, &NodeEnd::at);
+  return failed;
+}
+
 Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, std::span<const FaultRecord> records,
               const CheckpointsCompared& checkpoints) {
   using Outcome = CheckpointsCompared::Outcome;
@@ -241,19 +235,27 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
   verdict.wall_share = share(reference.wall, disturbed.wall), verdict.step_share = share(reference.step_span, disturbed.step_span);
   if (!disturbed.succeeded())
     return says(chaos_code::did_not_finish, fmt::format("the disturbed job did not finish: {}", how_it_ended(disturbed)));
-  const bool has_states = reference.state && disturbed.state;
-  const bool states_differ = has_states && *reference.state != *disturbed.state;
+  const bool has_states = !reference.states.empty() && !disturbed.states.empty();
+  const bool can_compare = has_states && reference.states.size() == 1;
+  const bool states_differ = can_compare && (disturbed.states.size() > 1 || reference.states[0].state != disturbed.states[0].state);
   if (states_differ || checkpoints.outcome == Outcome::different) {
     std::string words = "the final states differ";
-    if (states_differ) words += fmt::format(": undisturbed {}, disturbed {}", printable(*reference.state), printable(*disturbed.state));
+    if (states_differ) words += fmt::format(": undisturbed {}, disturbed {}", in_words(reference.states), in_words(disturbed.states));
     if (checkpoints.outcome == Outcome::different) words += "; " + checkpoints.words;
     return says(chaos_code::different, std::move(words));
   }
+  if (reference.states.size() > 1)
+    return says(
+        chaos_code::unknown,
+        fmt::format(
+            "the undisturbed run has no single final state: {}. Let all ranks say the same one, or one rank only; where some of these are of earlier "
+            "steps, let their lines have the step, too, or --state-from name a text that stands before the final one only",
+            in_words(reference.states)));
   if (checkpoints.outcome == Outcome::impossible)
     return says(chaos_code::unknown, "the final checkpoints cannot be compared: " + checkpoints.words);
-  if (reference.state.has_value() != disturbed.state.has_value())
-    return says(chaos_code::different,
-                fmt::format("the {} run said no final state, and the other one did", reference.state ? "disturbed" : "undisturbed"));
+  if (reference.states.empty() != disturbed.states.empty())
+    return says(chaos_code::different, fmt::format("the {} run said no final state, and the other one did",
+                                                   reference.states.empty() ? "undisturbed" : "disturbed"));
   if (!has_states && checkpoints.outcome == Outcome::not_asked)
     return says(
         chaos_code::unknown,
@@ -261,7 +263,7 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
   if (std::ranges::none_of(records, [](const FaultRecord& record) { return record.began.has_value(); }))
     return says(chaos_code::unknown, "nothing was rehearsed: the job ended before the first fault; take a longer job, or a smaller --mtbf");
   std::string words = "the final states are equal";
-  if (has_states) words += ": " + printable(*reference.state);
+  if (has_states) words += ": " + in_words(reference.states);
   if (checkpoints.outcome == Outcome::equal) words += "; " + checkpoints.words;
   return says(chaos_code::equal, std::move(words));
 }
@@ -282,6 +284,22 @@ std::string report_text(const ChaosReport& report) {
     text += fmt::format("\nspeed beside the undisturbed run: {} of its steps' speed, {} by the time of the whole runs",
                         percent(verdict.step_share), percent(verdict.wall_share));
   return text + "\n" + verdict.words + "\n";
+}
+
+nlohmann::json plan_json(const std::string& job, std::span<const Fault> plan, std::span<const std::string> left_out) {
+  ReportJson faults = ReportJson::array();
+  for (const Fault& fault : plan) {
+    const FaultTarget target = target_of(fault.kind);
+    faults.push_back({{"fault", plan_line(fault)},
+                      {"kind", word_of(fault.kind)},
+                      {"at_seconds", fault.step ? ReportJson(nullptr) : ReportJson(seconds(fault.at))},
+                      {"at_step", fault.step ? ReportJson(*fault.step) : ReportJson(nullptr)},
+                      {"rank", target == FaultTarget::rank ? ReportJson(fault.target) : ReportJson(nullptr)},
+                      {"node", target == FaultTarget::node ? ReportJson(fault.target) : ReportJson(nullptr)},
+                      {"lasts_seconds", fault.kind == FaultKind::kill ? ReportJson(nullptr) : ReportJson(seconds(fault.lasts))},
+                      {"percent", fault.kind == FaultKind::slow ? ReportJson(fault.percent) : ReportJson(nullptr)}});
+  }
+  return {{"job", job}, {"left_out", left_out}, {"faults", std::move(faults)}};
 }
 
 nlohmann::json report_json(const ChaosReport& report) {

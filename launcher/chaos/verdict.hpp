@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/chaos/fault_plan.hpp"
+#include "launcher/chaos/final_states.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -41,10 +42,6 @@ class StepTimeline {
   std::vector<Duration> at_;  // of each line, in order
 };
 
-/// The word after the last `mark` in `line`, up to a blank or a quote, without a comma, semicolon, bracket or full stop at its end. Nothing without one, and for one that is too long
-/// to be compared. A mark that begins with a letter does not count in the middle of a longer name.
-[[nodiscard]] std::optional<std::string> word_after(std::string_view line, std::string_view mark);
-
 /// Where the time of a run went, as the agent with the longest account of it said: its line `elrun.time`.
 struct TimesSaid {
   double wall_seconds = 0;
@@ -57,11 +54,24 @@ struct TimesSaid {
 /// Of event logs, one text for each node; nothing where no agent said any. What cannot be read is passed over.
 [[nodiscard]] std::optional<TimesSaid> times_said(std::span<const std::string> event_logs);
 
-struct RunFacts {
-  bool in_time = true;  ///< False: it was ended, because it took longer than its limit.
+/// How a node's launcher ended by itself.
+struct NodeEnd {
+  std::uint32_t node = 0;
   int exit_code = 0;
+  Duration at{};          ///< Since the run began.
+  bool was_away = false;  ///< The plan took it away, or cut its network, at some time.
+};
+/// The nodes that make a run a failure, the first that ended first: all that did not end with success, but for one that the plan had taken away and that ended after another had
+/// ended with success. It may have come back to a job that was over.
+[[nodiscard]] std::vector<NodeEnd> nodes_that_failed(std::span<const NodeEnd> ends);
+
+struct RunFacts {
+  bool in_time = true;            ///< False: it was ended, because it took longer than its limit.
+  int exit_code = 0;              ///< Of the first of the nodes that failed; 0: none did.
+  std::vector<NodeEnd> failed{};  ///< As `nodes_that_failed` has them.
+  bool some_node_succeeded = false;
   Duration wall{};  ///< From the start of the first launcher to the end of the first that ended with success; of none, of the last.
-  std::optional<std::string> state{};   ///< The last one that the program said.
+  std::vector<StateSaid> states{};      ///< The final ones that the program said: more than one where ranks differ.
   std::optional<std::uint64_t> step{};  ///< The highest that the program said.
   std::uint64_t step_lines = 0, steps_again = 0;
   Duration step_span{};                ///< From the first to the last line with a step.
@@ -113,6 +123,8 @@ struct ChaosReport {
   Verdict verdict{};
 };
 [[nodiscard]] std::string report_text(const ChaosReport& report);
+/// What is planned, before anything of it was done.
+[[nodiscard]] nlohmann::json plan_json(const std::string& job, std::span<const Fault> plan, std::span<const std::string> left_out);
 [[nodiscard]] nlohmann::json report_json(const ChaosReport& report);
 
 }  // namespace elrun::inline v0::launcher

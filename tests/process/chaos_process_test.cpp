@@ -82,9 +82,11 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
   return a;
 }
 
-/// A worker that prints a state which says how often it was restarted.
+/// A worker that prints a state which says how often it was restarted. With the run's directory as its argument it goes on in the disturbed run until it was restarted, however slow
+/// the machine is.
 constexpr const char* forgetful =
-    "i=0\nwhile [ $i -lt 20 ]; do i=$((i+1)); [ \"$RANK\" = 0 ] && echo step=$i; sleep 0.1; done\n"
+    "i=0\nwhile [ $i -lt 20 ] || { [ \"${1##*/}\" = disturbed ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; }; do\n"
+    "  i=$((i+1)); [ \"$RANK\" = 0 ] && echo step=$i; sleep 0.1\ndone\n"
     "[ \"$RANK\" != 0 ] || echo \"done state=result$TORCHELASTIC_RESTART_COUNT\"\n";
 
 }  // namespace
@@ -132,7 +134,8 @@ TEST_CASE("the coordinator can be lost, as an agent or as a store", "[chaos][pro
 TEST_CASE("a program that gives another result when it is restarted is found out", "[chaos][process]") {
   const ChaosFolder folder;
   folder.write("plan", "1s kill rank 1\n");
-  const auto chaos = folder.start({"--plan", folder / "plan", "--nproc_per_node", "2", "--no_python", folder.script(forgetful)});
+  const auto chaos = folder.start(
+      {"--plan", folder / "plan", "--nproc_per_node", "2", "--limit", "200s", "--no_python", folder.script(forgetful), "{run}"});
   const Ended ended = finish(*chaos);
   INFO(ended.output);
   CHECK(ended.code == 1);
@@ -140,11 +143,46 @@ TEST_CASE("a program that gives another result when it is restarted is found out
   CHECK(folder.left_behind().empty());
 }
 
+TEST_CASE("ranks that end in different states are found out, and named", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "1s kill rank 0\n");
+  const bool from_the_beginning = GENERATE(false, true);  // or after the restart
+  const auto chaos =
+      folder.start({"--plan", folder / "plan", "--nproc_per_node", "2", "--limit", "200s", "--no_python",
+                    folder.script("while [ \"${1##*/}\" = disturbed ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; do sleep 0.1; done\n"
+                                  "[ $((RANK * ($TORCHELASTIC_RESTART_COUNT + $2))) = 0 ] && echo state=a || echo state=b\n"),
+                    "{run}", from_the_beginning ? "1" : "0"});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == (from_the_beginning ? 3 : 1));
+  CHECK(ended.says(from_the_beginning ? "the undisturbed run has no single final state: a (rank 0), b (rank 1)"
+                                      : "the final states differ: undisturbed a, disturbed a (rank 0), b (rank 1)"));
+  CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("a node that fails where another one succeeds is a failure of the job", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "1ms kill rank 1\n");
+  // Each node is a job of its own here, which another one's failure does not end. Node 0 goes on until the worker of node 1 is dead.
+  const auto chaos = folder.start({"--plan", folder / "plan", "--nnodes", "2", "--nproc_per_node", "1", "--limit", "200s", "--launcher",
+                                   program_path("elrun") + " --max_restarts 0 --no_python", "--",
+                                   folder.script("case ${1##*/}$2 in\n"
+                                                 "  disturbed0) while [ ! -s $1/pid ] || kill -0 $(cat $1/pid); do sleep 0.1; done;;\n"
+                                                 "  disturbed1) echo $$ > $1/pid; while true; do sleep 0.1; done;;\nesac\necho state=a\n"),
+                                   "{run}", "{node}"});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == 2);
+  CHECK(ended.says("the disturbed job did not finish: node 1 ended with exit code 137, though another node succeeded"));
+  CHECK(folder.left_behind().empty());
+}
+
 TEST_CASE("a job that does not survive, and one that nothing happened to, have exit codes of their own", "[chaos][process]") {
   const ChaosFolder folder;
   SECTION("it did not finish") {
     folder.write("plan", "500ms kill rank 0\n");
-    const auto chaos = folder.start({"--plan", folder / "plan", "--max_restarts", "0", "--no_python", folder.script(forgetful)});
+    const auto chaos = folder.start(
+        {"--plan", folder / "plan", "--max_restarts", "0", "--limit", "200s", "--no_python", folder.script(forgetful), "{run}"});
     const Ended ended = finish(*chaos);
     INFO(ended.output);
     CHECK(ended.code == 2);
@@ -152,7 +190,7 @@ TEST_CASE("a job that does not survive, and one that nothing happened to, have e
   }
   SECTION("it took too long") {
     folder.write("plan", "500ms stop rank 0 for 1h\n");
-    const auto chaos = folder.start({"--plan", folder / "plan", "--limit", "4s", "--no_python", folder.script(forgetful)});
+    const auto chaos = folder.start({"--plan", folder / "plan", "--limit", "4s", "--no_python", folder.script(forgetful), "{run}"});
     const Ended ended = finish(*chaos);
     INFO(ended.output);
     CHECK(ended.code == 2);
@@ -179,9 +217,14 @@ TEST_CASE("a rehearsal that is interrupted or killed leaves no process, and no f
   const bool in_first_run = GENERATE(true, false);
   const ChaosFolder folder;
   folder.write("plan", "1ms stop rank 1 for 1h\n2ms slow rank 0 to 50% for 1h\n3ms kill-agent node 1 for 1h\n");  // the job stands still
-  const auto chaos = folder.start(std::vector<std::string>{"--plan", folder / "plan", "--nnodes", "1:2", "--nproc_per_node", "2",
-                                                           "--rdzv_conf", "last_call_timeout=60"} +
-                                  gpt_words(folder, in_first_run ? 100'000 : 200));
+  const auto chaos = folder.start(
+      std::vector<std::string>{"--plan", folder / "plan", "--nnodes", "1:2", "--nproc_per_node", "2", "--rdzv_conf", "last_call_timeout=60",
+                               "--no_python", "--",
+                               folder.script(fmt::format("case ${{1##*/}} in disturbed) steps=100000;; *) steps={};; esac\nshift\n"
+                                                         "exec \"$@\" --steps $steps\n",
+                                                         in_first_run ? 100'000 : 50)),
+                               "{run}", program_path("gpt")} +
+      gpt_arguments(folder / "text", 1));
   const bool has_begun = chaos->line(in_first_run ? "4 workers run" : "node 1 is lost", Wait{120000}).has_value();
   INFO(chaos->output());
   REQUIRE(has_begun);
@@ -205,6 +248,8 @@ TEST_CASE("what cannot be rehearsed is refused before anything starts", "[chaos]
   refused({"--plan", folder / "plan", "a.py"}, 64, "line 1: `rank 9`: there are rank 0 to 0");
   refused({"--plan", folder / "plan", "a.py"}, 64, "line 2: `soon` is no time");
   refused({"--plan", folder / "no-plan", "a.py"}, 66, "no-plan");
+  refused({"--mtbf", "10ms", "--for", "24h", "a.py"}, 78, "draw more than the 100000 failures that a plan may have");
+  refused({"--mtbf", "24h", "--for", "1ms", "a.py"}, 78, "draw no failure");
   folder.write("plan", "# nothing\n");
   refused({"--plan", folder / "plan", "a.py"}, 64, "has no failure in it");
   refused({"--kinds", "cut", "a.py"}, 78, "cut cannot be rehearsed here: the job has one node only");
@@ -229,14 +274,21 @@ TEST_CASE("a plan is shown without starting anything, and can be replayed", "[ch
   const Ended again = finish(*folder.start({"--plan", folder / "plan", "--nproc_per_node", "2", "--dry-run", "a.py"}));
   CHECK(again.code == 0);
   CHECK(again.output == drawn.output);
+  const Ended for_programs = finish(*folder.start(draw + std::vector<std::string>{"--json", "a.py"}));
+  const auto json = nlohmann::json::parse(for_programs.output, nullptr, false);
+  INFO(for_programs.output);
+  REQUIRE(json.is_object());
+  std::string text;
+  for (const auto& fault : json["faults"]) text += fault["fault"].get<std::string>() + "\n";
+  CHECK(text == drawn.output);
 }
 
 TEST_CASE("the same plan runs under another launcher, whose workers are found by their environment", "[chaos][process]") {
   const ChaosFolder folder;
   folder.write("plan", "step 5 kill rank 1\nstep 10 stop rank 0 for 200ms\n");
   const auto chaos = folder.start({"--plan", folder / "plan", "--nproc_per_node", "2", "--launcher",
-                                   program_path("elrun") + " --nproc_per_node {nproc} --max_restarts 9 --no_python", "--",
-                                   folder.script(forgetful), "{run}"});
+                                   program_path("elrun") + " --nproc_per_node {nproc} --max_restarts 9 --no_python", "--limit", "200s",
+                                   "--", folder.script(forgetful), "{run}"});
   const Ended ended = finish(*chaos);
   INFO(ended.output);
   CHECK(ended.code == 1);  // it was restarted once
@@ -256,8 +308,8 @@ TEST_CASE("as root, a node's network is cut and a small disk is filled", "[chaos
   if (!fills)
     words.insert(words.end(), {"--nnodes", "1:2", "--rdzv_conf", "last_call_timeout=1,keep_alive_interval=0.1,keep_alive_max_attempt=5"});
   const auto chaos = folder.start(
-      words + gpt_words(folder, fills ? 300 : 1000,
-                        fills ? std::vector<std::string>{"--checkpoint", "{disk}/ck", "--every", "5"} : std::vector<std::string>{}));
+      words +
+      gpt_words(folder, 1000, fills ? std::vector<std::string>{"--checkpoint", "{disk}/ck", "--every", "5"} : std::vector<std::string>{}));
   const Ended ended = finish(*chaos);
   INFO(ended.output);
   if (ended.code == 78 && ended.says("this machine gives no")) {

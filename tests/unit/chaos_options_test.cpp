@@ -111,6 +111,10 @@ TEST_CASE("each node is an agent of its own, with what chaos decides", "[chaos]"
                                                              "--nnodes=2",
                                                              "--nproc_per_node=3",
                                                              "--no-python",
+                                                             "--tee",
+                                                             "3",
+                                                             "--log_dir",
+                                                             "/w/disturbed/logs",
                                                              "--max_restarts",
                                                              "1000000",
                                                              "--event_log",
@@ -140,6 +144,14 @@ TEST_CASE("each node is an agent of its own, with what chaos decides", "[chaos]"
   SECTION("--max-restarts is the user's") {
     const Words words = node_command(taken({"--max-restarts", "3", "a.py"}), places, "elrun");
     CHECK(std::ranges::count(words, "--max_restarts") + std::ranges::count(words, "--max-restarts") == 1);
+  }
+  SECTION("where output goes is the user's to say") {
+    for (const Words& given : std::vector<Words>{{"--redirects", "3"}, {"-t", "1"}, {"--log-dir=/l"}, {"--local_ranks_filter=0"}}) {
+      CAPTURE(fmt::format("{}", given));
+      Words words = given;
+      words.emplace_back("a.py");
+      CHECK(std::ranges::count(node_command(taken(words), places, "elrun"), "/w/disturbed/logs") == 0);
+    }
   }
   SECTION("a single node is one whatever a scheduler says, and meets nobody") {
     places.nodes = 1;

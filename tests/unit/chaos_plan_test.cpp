@@ -68,6 +68,13 @@ TEST_CASE("a wrong plan says all that is wrong, with the line and what would be 
     CHECK(many.back() == "and 68 more");
   }
   SECTION("one that is too large is not read") { CHECK(problems_of(std::string(plan_bytes_max + 1, '#')).size() == 1); }
+  SECTION("one with more failures than a plan may have is refused") {
+    std::string text;
+    for (std::size_t i = 0; i < faults_max; ++i) text += "5s kill rank 0\n";
+    CHECK(problems_of(text).empty());
+    CHECK(problems_of(text + "5s kill rank 0\n5s kill rank 0\n") ==
+          std::vector<std::string>{"line 100001: a plan has at most 100000 failures"});
+  }
   SECTION("what is no text is shown as text") { CHECK(problems_of("\x1b[2J kill rank 0")[0].find('\x1b') == std::string::npos); }
 }
 
@@ -94,6 +101,11 @@ TEST_CASE("the same seed draws the same failures, and a longer time only adds so
   // Known, so that a plan of today can be drawn tomorrow.
   const std::vector<FaultKind> kill{FaultKind::kill};
   CHECK(text_of(draw_plan({.mtbf = 5s, .time = 12s, .seed = 7}, kill, two_by_two)) == "232ms kill rank 3\n9.039s kill rank 3\n");
+}
+
+TEST_CASE("a draw of more failures than a plan may have ends, and can be told from one that fits", "[chaos]") {
+  const std::vector<FaultKind> kill{FaultKind::kill};
+  CHECK(draw_plan({.mtbf = 10ms, .time = fault_time_max}, kill, two_by_two).size() == faults_max + 1);
 }
 
 TEST_CASE("failures are drawn with the mean time between two, of all kinds and against all", "[chaos]") {

@@ -11,7 +11,9 @@ namespace {
 using Compared = CheckpointsCompared;
 
 RunFacts done_in(Duration wall, const char* state) {
-  return {.wall = wall, .state = state == nullptr ? std::nullopt : std::optional<std::string>{state}, .step_span = wall - 1s};
+  RunFacts facts{.wall = wall, .step_span = wall - 1s};
+  if (state != nullptr) facts.states = {{state, {"rank 0"}}};
+  return facts;
 }
 const std::vector<FaultRecord> one_kill{{.fault = {.at = 5s}, .began = 5s}};
 
@@ -40,6 +42,55 @@ TEST_CASE("the verdict is equal only where the job finished and a state was comp
   CHECK(judge(done_in(10s, "abc"), same, too_late, {}).exit_code == 3);
 }
 
+TEST_CASE("ranks that end in different states are never equal, and are named", "[chaos]") {
+  const RunFacts same = done_in(10s, "a");
+  RunFacts split = same;
+  split.states = {{"a", {"rank 0", "rank 2"}}, {"b", {"rank 1"}}};
+  const Verdict verdict = judge(same, split, one_kill, {});
+  CHECK(verdict.exit_code == 1);
+  CHECK(verdict.words == "the final states differ: undisturbed a, disturbed a (rank 0 and rank 2), b (rank 1)");
+  CHECK(code_of(same, split, {Compared::Outcome::equal, "equal"}) == 1);
+  for (const RunFacts& disturbed : {same, split, done_in(10s, nullptr)}) {
+    const Verdict nothing = judge(split, disturbed, one_kill, {Compared::Outcome::equal, "equal"});
+    CHECK(nothing.exit_code == 3);
+    CHECK(nothing.words.starts_with("the undisturbed run has no single final state: a (rank 0 and rank 2), b (rank 1). Let all ranks say"));
+  }
+  CHECK(code_of(split, same, {Compared::Outcome::different, "they differ"}) == 1);
+  const auto json = report_json({.reference = same, .disturbed = split});
+  CHECK(json["undisturbed"]["state"] == "a");
+  CHECK(json["disturbed"]["state"].is_null());
+  CHECK(json["disturbed"]["states"][1]["said_by"][0] == "rank 1");
+  StateSaid many{"c"};
+  for (int i = 0; i < 10; ++i) many.who.push_back(fmt::format("rank {}", i));
+  CHECK(in_words({many, {"d", {"node 3"}}}).find("and rank 7 and 2 more), d (node 3)") != std::string::npos);
+}
+
+TEST_CASE("a node that fails fails the run, whatever becomes of the others", "[chaos]") {
+  using Ends = std::vector<NodeEnd>;
+  const auto failed = [](const Ends& ends) {
+    std::vector<std::uint32_t> nodes;
+    for (const NodeEnd& end : nodes_that_failed(ends)) nodes.push_back(end.node);
+    return nodes;
+  };
+  using Nodes = std::vector<std::uint32_t>;
+  CHECK(failed({{0, 0, 5s}, {1, 0, 6s}}).empty());
+  CHECK(failed({{0, 0, 5s}, {1, 7, 4s}}) == Nodes{1});
+  CHECK(failed({{0, 0, 5s}, {1, 139, 6s}}) == Nodes{1});
+  CHECK(failed({{0, 9, 8s}, {1, 7, 4s}, {2, 0, 5s}}) == Nodes{1, 0});  // the first one first
+  SECTION("but for one that the plan took away, and that came back to a job that was over") {
+    CHECK(failed({{0, 0, 5s}, {1, 171, 6s, true}}).empty());
+    CHECK(failed({{0, 0, 5s}, {1, 7, 4s, true}}) == Nodes{1});  // it was not over
+    CHECK(failed({{0, 7, 5s}, {1, 7, 6s, true}}) == Nodes{0, 1});
+  }
+  RunFacts one_failed = done_in(10s, "a");
+  one_failed.exit_code = 7, one_failed.some_node_succeeded = true, one_failed.failed = {{1, 7, 4s}};
+  const Verdict verdict = judge(done_in(10s, "a"), one_failed, one_kill, {});
+  CHECK(verdict.exit_code == 2);
+  CHECK(verdict.words == "the disturbed job did not finish: node 1 ended with exit code 7, though another node succeeded");
+  CHECK(judge(one_failed, {}, {}, {}).words.find("(node 1 ended with exit code 7, though another node succeeded)") != std::string::npos);
+  CHECK(report_json({.reference = one_failed})["undisturbed"]["failed_nodes"][0]["node"] == 1);
+}
+
 TEST_CASE("a run that failed is judged before its state", "[chaos]") {
   RunFacts failed = done_in(11s, "abc");
   failed.exit_code = 137;
@@ -52,21 +103,6 @@ TEST_CASE("a run that failed is judged before its state", "[chaos]") {
   RunFacts late = done_in(11s, "abc");
   late.in_time = false;
   CHECK(code_of(done_in(10s, "abc"), late) == 2);
-}
-
-TEST_CASE("the state is the word after its mark", "[chaos]") {
-  const auto state = [](std::string_view line) { return word_after(line, "state="); };
-  CHECK(state("done step=60 loss=1.9 state=fa4e8401d799db47") == "fa4e8401d799db47");
-  CHECK(state("{\"state\": \"state=sha256:aGVsbG8/Pz8+==\"}") == "sha256:aGVsbG8/Pz8+==");
-  CHECK(state("state=a state=1,5, and more") == "1,5");
-  CHECK(state("(the state=abc).") == "abc");
-  CHECK(state("state=a last_state=b") == "a");
-  CHECK(state("last_state=b") == std::nullopt);
-  CHECK(state("state=") == std::nullopt);
-  CHECK(state("saving state to disk") == std::nullopt);
-  CHECK(state("state=" + std::string(5000, 'x')) == std::nullopt);
-  CHECK(state("w = 0.494425, state=1243115423319154795") == "1243115423319154795");
-  CHECK(word_after("w = 0.494425, hash 1243115423319154795", "hash ") == "1243115423319154795");
 }
 
 TEST_CASE("steps are counted, and those that were said before are told apart", "[chaos]") {
@@ -114,6 +150,32 @@ TEST_CASE("the times of a run are those of the agent with the longest account of
   CHECK(said->incidents == 2);
   CHECK(said->newest_incidents.size() == 1);
   CHECK_FALSE(times_said(std::vector<std::string>{"", "no events"}));
+}
+
+TEST_CASE("a plan for programs says of each failure when, what and for how long", "[chaos]") {
+  const std::vector<Fault> plan{{.at = 5s, .target = 3},
+                                {.kind = FaultKind::slow, .step = 40, .target = 1, .lasts = 1500ms, .percent = 25},
+                                {.kind = FaultKind::kill_agent, .at = 7s, .target = 1, .lasts = 2s},
+                                {.kind = FaultKind::coordinator, .at = 8s, .lasts = 1s}};
+  const std::vector<std::string> left_out{"cut: no"};
+  const auto json = plan_json("2 nodes of 2 workers under elrun", plan, left_out);
+  CHECK(json["job"] == "2 nodes of 2 workers under elrun");
+  CHECK(json["left_out"] == left_out);
+  REQUIRE(json["faults"].size() == 4);
+  CHECK(json["faults"][0] == nlohmann::json{{"fault", "5s kill rank 3"},
+                                            {"kind", "kill"},
+                                            {"at_seconds", 5.0},
+                                            {"at_step", nullptr},
+                                            {"rank", 3},
+                                            {"node", nullptr},
+                                            {"lasts_seconds", nullptr},
+                                            {"percent", nullptr}});
+  CHECK(json["faults"][1]["at_seconds"].is_null());
+  CHECK(json["faults"][1]["at_step"] == 40);
+  CHECK(json["faults"][1]["lasts_seconds"] == 1.5);
+  CHECK(json["faults"][1]["percent"] == 25);
+  CHECK(json["faults"][2]["node"] == 1);
+  CHECK((json["faults"][3]["rank"].is_null() && json["faults"][3]["node"].is_null()));
 }
 
 TEST_CASE("how long recoveries took is read from the incidents that have both ends", "[chaos]") {

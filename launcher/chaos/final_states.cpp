@@ -1,0 +1,118 @@
+#include "launcher/chaos/final_states.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/base/printable.hpp"
+
+namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr std::size_t state_max = 4096;  // bytes
+
+bool is_in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool ends_word(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0 || c == '"' || c == '\''; }
+
+/// What follows the last `mark`. A mark is no end of a longer name: "step=" is not in "max_step=".
+std::optional<std::string_view> behind_last(std::string_view line, std::string_view mark) {
+  for (std::size_t end = line.size(); !mark.empty() && end >= mark.size();) {
+    const auto begin = line.substr(0, end).rfind(mark);
+    if (begin == std::string_view::npos) return std::nullopt;
+    if (begin == 0 || !is_in_name(mark[0]) || !is_in_name(line[begin - 1])) return line.substr(begin + mark.size());
+    end = begin + mark.size() - 1;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> word_after(std::string_view line, std::string_view mark) {
+  const auto rest = behind_last(line, mark);
+  if (!rest) return std::nullopt;
+  std::string_view word{rest->begin(), std::ranges::find_if(*rest, ends_word)};
+  while (!word.empty() && std::string_view{",;)."}.find(word.back()) != std::string_view::npos) word.remove_suffix(1);
+  if (word.empty() || word.size() > state_max) return std::nullopt;  // of a part of a state nothing can be said
+  return std::string{word};
+}
+
+std::optional<std::uint64_t> number_after(std::string_view line, std::string_view mark) {
+  const auto rest = behind_last(line, mark);
+  std::uint64_t number = 0;
+  if (!rest || std::from_chars(rest->data(), rest->data() + rest->size(), number).ec != std::errc{}) return std::nullopt;
+  return number;
+}
+
+std::optional<std::uint32_t> worker_of(std::string_view line, std::uint32_t workers) {
+  constexpr std::size_t prefix_max = 256;
+  const std::size_t end = line.substr(0, prefix_max).find("]:");
+  if (end == std::string_view::npos || line[0] != '[') return std::nullopt;
+  const std::string_view name = line.substr(1, end - 1);
+  // A log that begins with a time in brackets names no worker.
+  if (name.empty() || std::isalpha(static_cast<unsigned char>(name[0])) == 0 || name.find_first_of(" :[") != std::string_view::npos)
+    return std::nullopt;
+  const std::string_view digits = name.substr(name.find_last_not_of("0123456789") + 1);
+  std::uint32_t worker = 0;
+  if (std::from_chars(digits.data(), digits.data() + digits.size(), worker).ec != std::errc{} || worker >= workers) return std::nullopt;
+  return worker;
+}
+
+std::string in_words(const std::vector<StateSaid>& states) {
+  if (states.size() == 1) return printable(states[0].state);
+  constexpr std::size_t names_max = 8;
+  std::vector<std::string> words;
+  for (const StateSaid& said : states) {
+    const std::size_t shown = std::min(said.who.size(), names_max);
+    std::string who = fmt::format("{}", fmt::join(said.who.begin(), said.who.begin() + static_cast<std::ptrdiff_t>(shown), " and "));
+    if (shown < said.who.size()) who += fmt::format(" and {} more", said.who.size() - shown);
+    words.push_back(fmt::format("{} ({})", printable(said.state), who));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+bool FinalStates::saw(std::string_view line, std::uint32_t node) {
+  auto state = word_after(line, state_mark_);
+  if (!state) return false;
+  const auto step = number_after(line, step_mark_);
+  const bool is_alone = world_.workers == 1;
+  const std::uint32_t worker = is_alone ? 0 : worker_of(line, world_.workers).value_or(all_workers);
+  Said& said = said_[{node, worker}];
+  if (worker != all_workers || said.step.has_value() != step.has_value() || (step && *step > *said.step)) {
+    said = {step, {*std::move(state)}};
+  } else if (step == said.step && said.states.size() < states_max && std::ranges::find(said.states, *state) == said.states.end()) {
+    said.states.push_back(*std::move(state));
+  }
+  return true;
+}
+
+void FinalStates::lost(std::uint32_t node, std::uint32_t local_rank) { said_.erase({node, local_rank}); }
+
+void FinalStates::lost(std::uint32_t node) {
+  std::erase_if(said_, [&](const auto& one) { return one.first.first == node; });
+}
+
+std::vector<StateSaid> FinalStates::states() const {
+  std::optional<std::uint64_t> newest;
+  for (const auto& [speaker, said] : said_) newest = std::max(newest, said.step);
+  std::vector<StateSaid> states;
+  for (const auto& [speaker, said] : said_) {
+    if (said.step && said.step < newest) continue;
+    for (const std::string& state : said.states) {
+      auto found = std::ranges::find(states, state, &StateSaid::state);
+      if (found == states.end()) found = states.insert(found, {state});
+      found->who.push_back(name_of(speaker));
+    }
+  }
+  return states;
+}
+
+std::string FinalStates::name_of(const Speaker& speaker) const {
+  const auto [node, worker] = speaker;
+  if (worker == all_workers) return fmt::format("node {}", node);
+  return fmt::format("rank {}", node * world_.workers + worker);
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,90 @@
+// Which final states a run comes to, and who said them.
+#include "launcher/chaos/final_states.hpp"
+
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+
+namespace elrun::launcher {
+namespace {
+
+using Said = std::vector<StateSaid>;
+
+TEST_CASE("the state is the word after its mark", "[chaos]") {
+  const auto state = [](std::string_view line) { return word_after(line, "state="); };
+  CHECK(state("done step=60 loss=1.9 state=fa4e8401d799db47") == "fa4e8401d799db47");
+  CHECK(state("{\"state\": \"state=sha256:aGVsbG8/Pz8+==\"}") == "sha256:aGVsbG8/Pz8+==");
+  CHECK(state("state=a state=1,5, and more") == "1,5");
+  CHECK(state("(the state=abc).") == "abc");
+  CHECK(state("state=a last_state=b") == "a");
+  CHECK(state("last_state=b") == std::nullopt);
+  CHECK(state("state=") == std::nullopt);
+  CHECK(state("saving state to disk") == std::nullopt);
+  CHECK(state("state=" + std::string(5000, 'x')) == std::nullopt);
+  CHECK(state("w = 0.494425, state=1243115423319154795") == "1243115423319154795");
+  CHECK(word_after("w = 0.494425, hash 1243115423319154795", "hash ") == "1243115423319154795");
+}
+
+TEST_CASE("the worker of a line is the one that its prefix names", "[chaos]") {
+  CHECK(worker_of("[default0]:done", 2) == 0);
+  CHECK(worker_of("[default12]: done", 16) == 12);
+  CHECK(worker_of("[my-role_1]:done", 2) == 1);
+  for (const char* line : {"[default2]:x", "[default]:x", "[1]:x", "[12:30:01]: x", "[step 1]: x", "[default1] x", "default1]:x", "", "[", "]:",
+                           "[]:x", "[a99999999999]:x", "[elrun] node 1"}) {
+    CAPTURE(line);
+    CHECK(worker_of(line, 2) == std::nullopt);
+  }
+}
+
+TEST_CASE("the last state of each rank is final, and all of them count", "[chaos]") {
+  FinalStates states{{.nodes = 2, .workers = 2}, "state=", "step="};
+  CHECK(states.states().empty());
+  CHECK_FALSE(states.saw("[default0]:step=1", 0));
+  CHECK(states.saw("[default0]:state=early", 0));
+  CHECK(states.saw("[default0]:state=a", 0));
+  CHECK(states.saw("[default1]:state=a", 0));
+  CHECK(states.saw("[default0]:state=a", 1));
+  CHECK(states.states() == Said{{"a", {"rank 0", "rank 1", "rank 2"}}});
+  CHECK(states.saw("[default1]:state=b", 1));
+  CHECK(states.states() == Said{{"a", {"rank 0", "rank 1", "rank 2"}}, {"b", {"rank 3"}}});
+  SECTION("but for those of a worker or a node that was killed since") {
+    states.lost(1, 1);
+    CHECK(states.states() == Said{{"a", {"rank 0", "rank 1", "rank 2"}}});
+    states.lost(0);
+    CHECK(states.states() == Said{{"a", {"rank 2"}}});
+  }
+}
+
+TEST_CASE("a state of an earlier step than the newest is not final, one without a step is", "[chaos]") {
+  FinalStates states{{.nodes = 3, .workers = 1}, "state=", "step="};
+  states.saw("step=50 state=half", 0);  // rank 0 was lost, and another one prints since
+  states.saw("step=60 state=a", 1);
+  CHECK(states.states() == Said{{"a", {"rank 1"}}});
+  states.saw("state=b", 2);
+  CHECK(states.states() == Said{{"a", {"rank 1"}}, {"b", {"rank 2"}}});
+  states.saw("step=60 state=c", 0);
+  CHECK(states.states() == Said{{"c", {"rank 0"}}, {"a", {"rank 1"}}, {"b", {"rank 2"}}});
+  states.saw("step=40 state=b", 0);  // it went back: the last one counts
+  states.saw("state=b", 1);
+  CHECK(states.states() == Said{{"b", {"rank 0", "rank 1", "rank 2"}}});
+}
+
+TEST_CASE("of a node whose workers cannot be told apart all states of its newest step count", "[chaos]") {
+  FinalStates states{{.nodes = 2, .workers = 2}, "state=", "step="};
+  states.saw("step=50 state=half", 1);
+  states.saw("step=60 state=a", 1);
+  states.saw("step=50 state=half", 1);  // the slower rank's line comes later
+  CHECK(states.states() == Said{{"a", {"node 1"}}});
+  states.saw("step=60 state=b", 1);
+  states.saw("step=60 state=a", 1);
+  CHECK(states.states() == Said{{"a", {"node 1"}}, {"b", {"node 1"}}});
+  states.saw("state=c", 1);  // the last word has no step
+  states.saw("state=d", 1);
+  CHECK(states.states() == Said{{"c", {"node 1"}}, {"d", {"node 1"}}});
+  for (int i = 0; i < 100; ++i) states.saw("state=x" + std::to_string(i), 0);
+  CHECK(states.states().size() == FinalStates::states_max + 2);
+}
+
+}  // namespace
+}  // namespace elrun::launcher

@@ -17,7 +17,7 @@ results=${RESULTS:-$folder/results}
 
 # Each part: its limit in seconds (580 together), and what it is.
 parts=(facts answers rates kernels nccl ipc golden gpt bf16 torch sanitizer)
-declare -A limit=([facts]=10 [answers]=20 [rates]=20 [kernels]=30 [nccl]=60 [ipc]=15 [golden]=75 [gpt]=40 [bf16]=40 [torch]=100 [sanitizer]=170)
+declare -A limit=([facts]=10 [answers]=20 [rates]=20 [kernels]=30 [nccl]=60 [ipc]=15 [golden]=60 [gpt]=40 [bf16]=55 [torch]=100 [sanitizer]=170)
 declare -A what=(
   [facts]="device, driver, versions"
   [answers]="known answers: device and host give the same bits"
@@ -58,22 +58,30 @@ same() {
   wrong=1
 }
 
-golden() {
-  local wrong=0 host zero pid agent steps=1000
-  [[ -z ${FAKEGPU:-} ]] || steps=4
-  host=$(small_gpt cpu | state_of)
-  for zero in 0 1 2 3; do same "zero($zero)" "$host" "$(small_gpt cuda --zero "$zero" | state_of)"; done
-  same "bf16 leaves" "$(small_gpt cpu --leaves bf16 | state_of)" "$(small_gpt cuda --leaves bf16 | state_of)"
-  # Two workers share the device; the second is killed after its first step.
-  ELRUN_DEVICE=cuda:0 "$launcher" --standalone --nproc_per_node 2 --no_python "$gpt" --data "$scratch/text" --layers 1 --channels 32 --heads 2 \
-    --context 32 --global-batch 8 --micro-batch 1 --seed 7 --steps "$steps" >"$scratch/killed" 2>&1 &
+# killed WORKERS STEPS WHAT ARGUMENTS...: a line, as `same` gives it. What was said is in $scratch/killed.
+killed() {
+  local agent pid
+  ELRUN_DEVICE=cuda:0 "$launcher" --standalone --nproc_per_node "$1" --no_python "$gpt" --data "$scratch/text" --layers 1 --channels 32 --heads 2 \
+    --context 32 --global-batch 8 --micro-batch 1 --seed 7 --steps "$2" "${@:4}" >"$scratch/killed" 2>&1 &
   agent=$!
   until grep -q 'step=1 ' "$scratch/killed"; do kill -0 "$agent" 2>/dev/null || break; sleep 0.1; done
   pid=$(pgrep -P "$agent" -f "$(basename "$gpt")" | tail -1) || true
   if [[ -n $pid ]]; then kill -KILL "$pid"; fi
   wait "$agent" || { tail -5 "$scratch/killed"; wrong=1; }
   grep -q 'ended by signal 9' "$scratch/killed" || { echo "no worker was killed"; wrong=1; }
-  same "a worker killed, $steps steps" "$(small_gpt cpu --steps "$steps" | state_of)" "$(state_of <"$scratch/killed")"
+  same "$3, $2 steps" "$(small_gpt cpu --steps "$2" | state_of)" "$(state_of <"$scratch/killed")"
+}
+
+golden() {
+  local wrong=0 host zero steps=1000
+  [[ -z ${FAKEGPU:-} ]] || steps=12
+  host=$(small_gpt cpu | state_of)
+  for zero in 0 1 2 3; do same "zero($zero)" "$host" "$(small_gpt cuda --zero "$zero" | state_of)"; done
+  same "bf16 leaves" "$(small_gpt cpu --leaves bf16 | state_of)" "$(small_gpt cuda --leaves bf16 | state_of)"
+  # Workers share the device; one of them is killed after its first step.
+  killed 2 "$steps" "a worker killed"
+  killed 3 "$steps" "of three workers with mirrored shards one killed, from no checkpoint" --zero mirrored3
+  if grep -E 'was lost with|begins the job again' "$scratch/killed"; then wrong=1; fi
   return "$wrong"
 }
 

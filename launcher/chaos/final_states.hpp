@@ -29,7 +29,8 @@ namespace elrun::inline v0::launcher {
 /// One state, and all that said it last.
 struct StateSaid {
   std::string state;
-  std::vector<std::string> who{};  ///< "rank 2" as ranks are at the beginning, or "node 1" where its workers cannot be told apart; in order.
+  std::vector<std::string>
+      who{};  ///< "rank 2" as ranks are at the beginning, or "node 1" where its workers cannot be told apart; in order.
   friend bool operator==(const StateSaid&, const StateSaid&) = default;
 };
 /// "a (rank 0 and rank 1), b (rank 2)"; of a single state the word alone. For people.

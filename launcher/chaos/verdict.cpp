@@ -1,6 +1,7 @@
 #include "launcher/chaos/verdict.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -132,6 +133,18 @@ std::string times_table(const RunFacts& reference, const RunFacts& disturbed) {
     text += fmt::format("; of the newest {}, from the first sign to the next step: median {}, longest {}", took.size(),
                         for_people(took[took.size() / 2]), for_people(took.back()));
   return text + "\n";
+}
+
+/// Where the step in the middle was slower or faster in the disturbed run: a few failures do not move it.
+std::string steps_differ_line(const RunFacts& reference, const RunFacts& disturbed) {
+  if (!reference.step_gap || !disturbed.step_gap || *reference.step_gap <= Duration{0}) return "";
+  constexpr double alike = 0.05;
+  const double more = seconds(*disturbed.step_gap) / seconds(*reference.step_gap) - 1;
+  if (std::abs(more) < alike) return "";
+  return fmt::format(
+      "\nhalf of the disturbed run's steps took {} or more, {:.0f} % {} than in the undisturbed one. Unless failures lasted for half of the run, the machine "
+      "was not as free in both: that share of the speed says nothing of the failures",
+      for_people(*disturbed.step_gap), 100 * std::abs(more), more > 0 ? "longer" : "shorter");
 }
 
 std::string faults_table(std::span<const FaultRecord> records) {
@@ -283,6 +296,7 @@ std::string report_text(const ChaosReport& report) {
   if (verdict.wall_share)
     text += fmt::format("\nspeed beside the undisturbed run: {} of its steps' speed, {} by the time of the whole runs",
                         percent(verdict.step_share), percent(verdict.wall_share));
+  if (report.disturbed) text += steps_differ_line(report.reference, *report.disturbed);
   return text + "\n" + verdict.words + "\n";
 }
 

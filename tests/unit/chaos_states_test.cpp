@@ -30,8 +30,8 @@ TEST_CASE("the worker of a line is the one that its prefix names", "[chaos]") {
   CHECK(worker_of("[default0]:done", 2) == 0);
   CHECK(worker_of("[default12]: done", 16) == 12);
   CHECK(worker_of("[my-role_1]:done", 2) == 1);
-  for (const char* line : {"[default2]:x", "[default]:x", "[1]:x", "[12:30:01]: x", "[step 1]: x", "[default1] x", "default1]:x", "", "[", "]:",
-                           "[]:x", "[a99999999999]:x", "[elrun] node 1"}) {
+  for (const char* line : {"[default2]:x", "[default]:x", "[1]:x", "[12:30:01]: x", "[step 1]: x", "[default1] x", "default1]:x", "", "[",
+                           "]:", "[]:x", "[a99999999999]:x", "[elrun] node 1"}) {
     CAPTURE(line);
     CHECK(worker_of(line, 2) == std::nullopt);
   }

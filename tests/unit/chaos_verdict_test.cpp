@@ -152,6 +152,22 @@ TEST_CASE("the times of a run are those of the agent with the longest account of
   CHECK_FALSE(times_said(std::vector<std::string>{"", "no events"}));
 }
 
+TEST_CASE("the report says when steps took another time between failures, too", "[chaos]") {
+  ChaosReport report{.reference = done_in(10s, "abc"), .disturbed = done_in(12s, "abc")};
+  report.verdict = judge(report.reference, report.disturbed, one_kill, {});
+  const auto says = [&](std::optional<Duration> undisturbed, std::optional<Duration> disturbed, const char* what) {
+    report.reference.step_gap = undisturbed, report.disturbed->step_gap = disturbed;
+    return report_text(report).find(what) != std::string::npos;
+  };
+  constexpr const char* any = "half of the disturbed run's steps";
+  CHECK(says(50ms, 60ms, "half of the disturbed run's steps took 60 ms or more, 20 % longer than in the undisturbed one"));
+  CHECK(says(50ms, 40ms, "took 40 ms or more, 20 % shorter"));
+  CHECK_FALSE(says(50ms, 52ms, any));
+  CHECK_FALSE(says(std::nullopt, 60ms, any));
+  CHECK_FALSE(says(50ms, std::nullopt, any));
+  CHECK_FALSE(says(0ms, 60ms, any));
+}
+
 TEST_CASE("a plan for programs says of each failure when, what and for how long", "[chaos]") {
   const std::vector<Fault> plan{{.at = 5s, .target = 3},
                                 {.kind = FaultKind::slow, .step = 40, .target = 1, .lasts = 1500ms, .percent = 25},

@@ -269,6 +269,44 @@ TEST_CASE("all that a state and a reducer hold is of one memory, and given back 
   CHECK(memory.reservations == 0);
 }
 
+TEST_CASE("a shard that is cut anew takes what was told beside the old one, until all have theirs", "[memory]") {
+  const Layout layout = lay_out({{"u", {{"w", DType::f32, {64 * granule}, {}}}}, {"v", {{"w", DType::f32, {9 * granule}, {}}}}});
+  for (const std::vector<std::uint32_t>& nodes :
+       std::vector<std::vector<std::uint32_t>>{{0, 0}, {0, 1}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 1, 1}, {0, 0, 0, 0, 0}})
+    for (const Placement& placement : {zero(0), zero(1), zero(3), hybrid(zero(2)), mirrored(zero(1)), mirrored(zero(3))}) {
+      CAPTURE(*name_of(placement), nodes);
+      const ShardMap before = shard_map(placement.optimizer, nodes);
+      std::uint64_t most = 0;
+      for (const bool first : {true, false}) {
+        const std::span all{nodes};
+        const ShardMap after = shard_map(placement.optimizer, first ? all.subspan(1) : all.first(all.size() - 1));
+        for (std::uint32_t r = 0; r < after.world(); ++r) {
+          const Cut had = before.cuts[r + (first ? 1 : 0)];
+          CountingMemory memory;
+          SharedBuffers buffers{{}, quiet(), memory};
+          ModelState state{layout, placement, Optimizer::adamw, buffers};
+          state.allocate(had);
+          const auto held = [&] { return memory.allocated + state.parameter_bytes(); };
+          const std::uint64_t with_the_old = held();
+          if (had != after.cuts[r]) state.begin_recut(after.cuts[r]);
+          const std::uint64_t more = held() - with_the_old;
+          CHECK(more == recut_bytes(layout, placement, Optimizer::adamw, had, after.cuts[r]));
+          most = std::max(most, more);
+          const std::uint64_t with_both = held();
+          state.finish_recut();
+          CHECK(with_both - held() == recut_bytes(layout, placement, Optimizer::adamw, after.cuts[r], had));  // the other way
+          const std::uint64_t with_the_new = held();
+          if (had != after.cuts[r]) state.begin_recut(had), state.undo_recut();
+          CHECK(held() == with_the_new);
+        }
+      }
+      CHECK(most == recut_bytes(layout, placement, Optimizer::adamw, nodes));
+    }
+  // On a device the new shard is an array of its own.
+  CHECK(recut_bytes(layout, zero(3), Optimizer::adamw, {2, 0}, {1, 0}, DeviceKind::cuda) == 3 * 73 * granule * sizeof(float));
+  CHECK(recut_bytes(layout, zero(3), Optimizer::adamw, {2, 0}, {1, 0}) < 3 * 73 * granule * sizeof(float));
+}
+
 TEST_CASE("pages of a unit come from the state's memory and go back to it", "[memory]") {
   CountingMemory memory;
   SharedBuffers buffers{{}, quiet(), memory};

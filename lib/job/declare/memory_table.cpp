@@ -149,6 +149,29 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
   return out;
 }
 
+std::uint64_t recut_bytes(const Layout& layout, const Placement& placement, Optimizer optimizer, Cut held, Cut next, DeviceKind where) {
+  if (held == next) return 0;
+  const auto after = pieces(layout, next);
+  const std::uint64_t count = elements(after);
+  std::uint64_t parameters = placement.parameters == Spread::replicated ? 0 : count;
+  if (parameters > 0 && where == DeviceKind::host)
+    for (const Common& both : common(pieces(layout, held), after)) parameters -= both.a.size();
+  return (moments_of(optimizer).size() * count + parameters) * sizeof(float);
+}
+
+std::uint64_t recut_bytes(const Layout& layout, const Placement& placement, Optimizer optimizer, std::span<const std::uint32_t> nodes,
+                          DeviceKind where) {
+  if (nodes.size() < 2) return 0;
+  const ShardMap whole = shard_map(placement.optimizer, nodes);
+  std::uint64_t most = 0;
+  for (const bool first : {true, false}) {
+    const ShardMap less = shard_map(placement.optimizer, first ? nodes.subspan(1) : nodes.first(nodes.size() - 1));
+    for (std::uint32_t r = 0; r < less.world(); ++r)
+      most = std::max(most, recut_bytes(layout, placement, optimizer, whole.cuts[r + (first ? 1 : 0)], less.cuts[r], where));
+  }
+  return most;
+}
+
 std::vector<RankSends> sends_by_rank(const Layout& layout, const Placement& placement, const ShardMap& shards, std::uint32_t slots,
                                      Reduce reduce, DType leaves) {
   const std::uint32_t world = shards.world();
@@ -232,9 +255,9 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
                                 weights_in_bf16(layout), plan.leaves == DType::f32 ? "" : ", leaves in bf16",
                                 slots_line(plan.slots(), world), one_node ? "" : fmt::format(", {} to a node", ranks_per_node));
   if (const std::string warning = efficiency_warning(plan.slots(), world); !warning.empty()) out += "warning: " + warning + "\n";
-  out +=
-      fmt::format("{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most, and that sends most in a step\n",
-                  "placement", "parameters", "gradients", "optimizer", "exchange", "in use", "all", "sent");
+  out += fmt::format(
+      "{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most, what a loss takes beside that for a moment, and of the one that sends most in a step\n",
+      "placement", "parameters", "gradients", "optimizer", "exchange", "in use", "all", "cut anew", "sent");
   std::vector<Placement> placements{zero(0), zero(1), zero(2), zero(3)};
   if (!one_node)
     for (const int stage : {2, 3}) placements.push_back(hybrid(zero(stage)));
@@ -243,7 +266,8 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
   for (const Placement& placement : placements) {
     Plan placed = plan;
     placed.placement = placement;
-    const ShardMap shards = shard_map(placement.optimizer, guess_nodes(world, 0, one_node ? world : ranks_per_node, 0));
+    const std::vector<std::uint32_t> nodes = guess_nodes(world, 0, one_node ? world : ranks_per_node, 0);
+    const ShardMap shards = shard_map(placement.optimizer, nodes);
     const ChosenExchange chosen = choose_exchange(placed, layout, shards, where);
     const auto ranks = bytes_by_rank(layout, chosen.placement, shards, plan.optimizer, static_cast<std::uint32_t>(plan.slots()),
                                      plan.reduce, plan.leaves, plan.overlap, where);
@@ -255,9 +279,10 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
       if (gathers) sent.weights = std::max(sent.weights, std::exchange(s.weights, 0));
       sent.sums = std::max(sent.sums, s.all());
     }
-    out += fmt::format("{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}{}\n", *name_of(placement), human_bytes(most.parameters),
+    out += fmt::format("{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{}{}{}\n", *name_of(placement), human_bytes(most.parameters),
                        human_bytes(most.gradients), human_bytes(most.optimizer), human_bytes(most.exchange), human_bytes(most.in_use),
-                       human_bytes(most.all()), human_bytes(sent.sums),
+                       human_bytes(most.all()), human_bytes(recut_bytes(layout, placement, plan.optimizer, nodes, where)),
+                       human_bytes(sent.sums),
                        sent.weights > 0 ? fmt::format("   and {} for each use of all weights", human_bytes(sent.weights)) : "",
                        chosen.why.empty() ? "" : "   exchanged per slot, to take less",
                        plan.memory_per_rank > 0 && most.all() > plan.memory_per_rank ? "   does not fit" : "");

@@ -2,6 +2,7 @@
 /// \file What a placement costs, worked out before anything is allocated: bytes per rank by state, slots and idle time.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,14 @@ struct RankBytes {
                                                    std::uint32_t slots, std::uint32_t world, std::uint32_t ranks_per_node,
                                                    Reduce reduce = Reduce::exact, DType leaves = DType::f32, bool overlap = false,
                                                    DeviceKind where = DeviceKind::host);
+
+/// What a rank takes beside the shard that it holds while that is cut anew, for it has both until all have their new ones: moments, and where parameters are sharded, those. On the
+/// host parameters that are in both stay where they are.
+[[nodiscard]] std::uint64_t recut_bytes(const Layout& layout, const Placement& placement, Optimizer optimizer, Cut held, Cut next,
+                                        DeviceKind where = DeviceKind::host);
+/// The most that a rank of a world takes so when its first or its last rank is lost, and when that one comes back. `nodes`: by rank. 0: nothing is cut anew.
+[[nodiscard]] std::uint64_t recut_bytes(const Layout& layout, const Placement& placement, Optimizer optimizer,
+                                        std::span<const std::uint32_t> nodes, DeviceKind where = DeviceKind::host);
 
 /// What one rank sends to others, in bytes of arrays: votes, needs and headers are not counted.
 struct RankSends {

@@ -101,6 +101,9 @@ class Checkpointer {
   /// Success: from here on no crash loses this checkpoint, and its loss by other ways is noticed.
   Result<void> commit(const SaveTicket& ticket, std::span<const PartVote> votes, const std::function<Result<void>()>& still_owner);
 
+  /// Leader: fails where a later start has claimed a fence of the root, or this one's is gone. No save under this fence can be committed then.
+  [[nodiscard]] Result<void> check_fence() const;
+
   // The same, action by action, for a leader that does not wait in a call: the machine says what comes next, `perform` does it on the storage.
   // One action is over before the next one begins, and `retain` waits until the save is over: it sweeps what is not committed.
   /// A save from its first action on.

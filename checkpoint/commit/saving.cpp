@@ -92,6 +92,12 @@ Result<void> Checkpointer::outcome(const CommitMachine& save) const {
   return why;
 }
 
+Result<void> Checkpointer::check_fence() const {
+  auto checked = fence_.check_newest(root_);
+  if (checked.ok()) return checked;
+  return root_.explained(std::move(checked).failure());
+}
+
 void Checkpointer::abandon(const SaveTicket& ticket) { remove_uncommitted(root_, ticket); }
 
 PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,

@@ -1,6 +1,7 @@
 #include "checkpoint/format/records.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -90,6 +91,12 @@ Result<Acknowledgement> decode_acknowledgement(ByteSpan text, std::string_view w
                          in.text("plan", 256)};
   if (!problem.empty()) return corrupt(problem);
   return record;
+}
+
+bool was_acknowledged_before(std::string_view first, std::string_view second) {
+  const auto a = decode_acknowledgement(as_bytes(first), "the first"), b = decode_acknowledgement(as_bytes(second), "the second");
+  return a.ok() && b.ok() && a->root == b->root &&
+         std::tie(a->id.fence, a->id.step, a->id.attempt) < std::tie(b->id.fence, b->id.step, b->id.attempt);
 }
 
 Result<void> check_run_size(std::size_t text_bytes) {

@@ -102,6 +102,9 @@ struct Acknowledgement {
 constexpr Bytes acknowledgement_bytes_max{16384};
 [[nodiscard]] std::string encode(const Acknowledgement& record);
 [[nodiscard]] Result<Acknowledgement> decode_acknowledgement(ByteSpan text, std::string_view what);
+/// Both texts are acknowledgements of one root, and the first was made before the second: under an older fence, or under the same one for an earlier save. What
+/// remembers the newest keeps it then.
+[[nodiscard]] bool was_acknowledged_before(std::string_view first, std::string_view second);
 
 /// One shard file. Its parts: [8 bytes length, header JSON] data [table], the table being the last tensor.
 struct FileRecord {

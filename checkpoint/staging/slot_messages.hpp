@@ -70,7 +70,6 @@ class SaveKeys {
   FenceNumber fence_;
   std::uint64_t step_;
 };
-constexpr std::string_view newest_checkpoint_key = "job/elrun/checkpoint";  ///< Of the job's store: the newest acknowledgement.
-constexpr unsigned save_tries_max = 3;                                      ///< Of one save by ckptd, each under a name of its own.
+constexpr unsigned save_tries_max = 3;  ///< Of one save by ckptd, each under a name of its own.
 
 }  // namespace elrun::inline v0

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/commit/checkpointer.hpp"
+#include "checkpoint/commit/newest.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
 
@@ -34,15 +35,13 @@ class SaveMeeting {
     return {};
   }
   Result<void> put(const std::string& key, const ByteVector& value) {
-    for (;;) {
-      ELRUN_TRY(in_time(key));
-      auto set = host_.store.set(key, value, soon());
-      if (set.ok() || is_hopeless(set.failure())) return set;
-      host_.sleep(pause);
-    }
+    return until_done(key, [&] { return host_.store.set(key, value, soon()); });
   }
-  /// Until another writer has said this, or one of them never will.
-  Result<ByteVector> await(const std::string& key) {
+  Result<void> put_newest(const std::string& acknowledgement) {
+    return until_done(newest_checkpoint_key, [&] { return tell_newest(host_.store, acknowledgement, soon()); });
+  }
+  /// Until another writer has said this, or one of them never will, or `may_wait` fails, which is asked about once a second.
+  Result<ByteVector> await(const std::string& key, const std::function<Result<void>()>& may_wait = {}) {
     for (;;) {
       ELRUN_TRY(in_time(key));
       auto got = host_.store.get(key, soon());
@@ -53,16 +52,17 @@ class SaveMeeting {
         if (got = host_.store.get(key, soon()); got.ok()) return std::move(got).value();  // it had voted before it was gone
         return std::move(gone).failure();
       }
+      if (may_wait) ELRUN_TRY(may_wait());
     }
   }
   /// Until every rank has voted yes; the failure of one that did not, or the names of those that said nothing.
-  Result<std::vector<PartVote>> votes(unsigned attempt, const PartVote& mine) {
+  Result<std::vector<PartVote>> votes(unsigned attempt, const PartVote& mine, const std::function<Result<void>()>& may_wait) {
     std::vector<PartVote> all;
     for (std::uint32_t rank = 0; rank < world_; ++rank) {
       if (rank == mine.rank) {
         all.push_back(mine);
       } else {
-        auto bytes = await(keys_.vote(attempt, rank));
+        auto bytes = await(keys_.vote(attempt, rank), may_wait);
         if (!bytes.ok() && bytes.failure().code == Code::deadline_passed) return missing(attempt, mine.rank);
         if (!bytes.ok()) return std::move(bytes).failure();
         ELRUN_TRY_ASSIGN(PartVote vote, decode_part_vote(*bytes));
@@ -83,12 +83,21 @@ class SaveMeeting {
   }
 
  private:
+  template <class Call>
+  Result<void> until_done(std::string_view key, Call call) {
+    for (;;) {
+      ELRUN_TRY(in_time(key));
+      auto done = call();
+      if (done.ok() || is_hopeless(done.failure())) return done;
+      host_.sleep(pause);
+    }
+  }
   static bool is_hopeless(const Failure& why) { return why.code == Code::invalid_argument || why.code == Code::protocol; }
   [[nodiscard]] Deadline soon() const {
     const Instant now = host_.clock.now();
     return Deadline::after(now, std::clamp<Duration>(host_.deadline() - now, Duration{1ms}, call_wait));
   }
-  Result<void> in_time(const std::string& key) {
+  Result<void> in_time(std::string_view key) {
     ELRUN_TRY(may_go_on());
     if (host_.clock.now() < host_.deadline()) return {};
     return Failure{Code::deadline_passed, Remedy::retry,
@@ -181,8 +190,18 @@ class SlotSave {
     return vote;
   }
 
+  static bool is_taken_over(const Failure& why) { return why.code == Code::generation_over || why.code == Code::refused; }
+  /// A leader that was frozen waits for votes that never come: their ranks save with a later generation by now. A storage that cannot be asked says nothing.
+  Result<void> is_not_taken_over() {
+    auto newest = checkpointer_.check_fence();
+    return newest.ok() || !is_taken_over(newest.failure()) ? Result<void>{} : newest;
+  }
+
   /// Says a failure to the others, and whether another try follows.
   Tried fail(unsigned attempt, const std::string& key, Failure why) {
+    // A later generation removes what this save has written, which looks like a fault of the storage.
+    if (meeting_.may_go_on().ok())
+      if (auto still = is_not_taken_over(); !still.ok()) why = std::move(still).failure();
     const bool again = is_tried_again(why.code, attempt) && meeting_.may_go_on().ok();
     if (again)
       host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, it is tried again under another name: {}", record_.step,
@@ -205,7 +224,7 @@ class SlotSave {
       return {std::move(told).failure(), false};
     }
     const PartVote mine = write(*ticket);
-    auto votes = meeting_.votes(attempt, mine);
+    auto votes = meeting_.votes(attempt, mine, [this] { return is_not_taken_over(); });
     auto committed =
         votes.ok() ? checkpointer_.commit(*ticket, *votes, [this] { return meeting_.may_go_on(); }) : Result<void>{votes.failure()};
     if (!votes.ok()) checkpointer_.abandon(*ticket);
@@ -213,7 +232,7 @@ class SlotSave {
     const std::string acknowledged = checkpointer_.acknowledged();
     if (host_.acknowledged) host_.acknowledged(acknowledged);
     const auto bytes = as_bytes(acknowledged);
-    (void)meeting_.put(std::string{newest_checkpoint_key}, {bytes.begin(), bytes.end()});
+    (void)meeting_.put_newest(acknowledged);
     (void)meeting_.put(keys_.outcome(attempt), encode(Said{.value = {bytes.begin(), bytes.end()}}));
     if (const auto kept = checkpointer_.retain(record_.keep); !kept.ok())
       host_.log.warning("old checkpoints could not be removed: " + message(kept.failure()));

@@ -8,6 +8,7 @@
 
 #include <elrun/session.hpp>
 
+#include "checkpoint/format/records.hpp"
 #include "launcher/supervise/checkpoint_failures.hpp"
 #include "launcher/supervise/losses.hpp"
 #include "lib/base/planted.hpp"
@@ -45,7 +46,10 @@ class JobProgress {
   [[nodiscard]] const std::optional<Restoration>& restoration() const { return restoration_; }
   /// A worker of this node ended the generation.
   void worker_failed(const Ending& ending, const std::string& error = {}) { failures_.failed(ending, error); }
-  void checkpoint_saved(std::string acknowledgement) { remembered_.checkpoint = std::move(acknowledgement); }
+  /// A leader that was frozen tells late of a checkpoint that is older than what this node knows.
+  void checkpoint_saved(std::string acknowledgement) {
+    if (!was_acknowledged_before(acknowledgement, remembered_.checkpoint)) remembered_.checkpoint = std::move(acknowledgement);
+  }
   [[nodiscard]] Session::Remembered remembered() const {
     Session::Remembered all = remembered_;
     all.failures = failures_.all();

@@ -1,45 +1,25 @@
 // `elrun ckptd` as a process, between workers and an agent that are played here: who dies when, what is said to whom, what it may take, and what a storage that hangs
 // costs.
 
-#include <fcntl.h>
-#include <poll.h>
-#include <spawn.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <list>
 #include <map>
-#include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
-#include "checkpoint/staging/slot_save.hpp"
 #include "launcher/ckptd/last_minutes.hpp"
-#include "lib/base/pass_descriptors.hpp"
-#include "lib/link/message.hpp"
-#include "lib/link/store_core.hpp"
 #include "tests/support/checkpoint_job.hpp"
+#include "tests/support/ckptd_process.hpp"
 #include "tests/support/spawn.hpp"
 #include "tests/support/temporary_directory.hpp"
-
-extern char** environ;
 
 using namespace elrun;
 using namespace elrun::test;
@@ -47,220 +27,14 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-sockaddr_un address_of(const Path& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.c_str(), path.native().size() + 1);
-  return address;
-}
+using Node = CkptdNode;
 
-Fd listen_at(const Path& path, int type) {
-  const sockaddr_un address = address_of(path);
-  Fd socket{::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-  REQUIRE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-  REQUIRE(::listen(socket.get(), 16) == 0);
-  return socket;
-}
-
-/// Has the job's store, and hears what ckptd says. A thread of its own.
-class Agent {
- public:
-  explicit Agent(const Path& socket) : listener_{listen_at(socket, SOCK_STREAM)} {
-    (void)store_.begin_generation(generation_);
-    thread_ = std::thread{[this] { run(); }};
-  }
-  ~Agent() {
-    ends_ = true;
-    thread_.join();
-  }
-  Agent(const Agent&) = delete;
-  Agent& operator=(const Agent&) = delete;
-  [[nodiscard]] std::vector<PartVoted> votes() {
-    const std::lock_guard lock{mutex_};
-    return votes_;
-  }
-  /// So many words about a part that will not come are refused, as by a coordinator whose generation has ended.
-  void refuse_words(int count) { refusals_ = count; }
-  [[nodiscard]] int refusals_left() const { return refusals_; }
-
- private:
-  struct Line {
-    std::uint64_t number = 0;
-    Fd socket;
-    MessageReader reader{};
-  };
-  void run() {
-    while (!ends_) {
-      std::vector<pollfd> looks{{listener_.get(), POLLIN, 0}};
-      for (const Line& line : lines_) looks.push_back({line.socket.get(), POLLIN, 0});
-      (void)::poll(looks.data(), looks.size(), 20);
-      auto line = lines_.begin();
-      for (std::size_t i = 1; i < looks.size(); ++i) {
-        const auto here = line++;
-        if (looks[i].revents != 0 && !hear(*here)) lines_.erase(here);
-      }
-      if (looks[0].revents != 0)
-        if (Fd accepted{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)}) lines_.push_back({++last_, std::move(accepted)});
-      answer(store_.expire(clock_.now()));
-    }
-  }
-  bool hear(Line& line) {
-    std::array<std::byte, 65536> chunk{};
-    const ssize_t got = ::recv(line.socket.get(), chunk.data(), chunk.size(), 0);
-    if (got <= 0) return false;
-    line.reader.feed(ByteSpan{chunk}.first(static_cast<std::size_t>(got)));
-    for (;;) {
-      auto message = line.reader.next();
-      if (!message.ok()) return false;
-      if (!*message) return true;
-      if (auto* request = std::get_if<StoreRequest>(&**message)) {
-        request->generation = generation_;
-        if (refusals_ > 0 && request->op == StoreOp::set && request->keys.at(0).find("/promised/") != std::string::npos) {
-          --refusals_;
-          answer({{StoreCaller{line.number},
-                   StoreReply{.id = request->id, .ok = false, .code = Code::generation_over, .what = "not now", .values = {}}}});
-          continue;
-        }
-        answer(store_.call(StoreCaller{line.number}, std::move(*request), clock_.now()));
-      } else if (auto* voted = std::get_if<PartVoted>(&**message)) {
-        const std::lock_guard lock{mutex_};
-        votes_.push_back(std::move(*voted));
-      }
-    }
-  }
-  void answer(std::vector<StoreAnswer> answers) {
-    for (StoreAnswer& a : answers)
-      for (const Line& line : lines_)
-        if (line.number == a.to.value()) {
-          const ByteVector frame = encode(Message{std::move(a.reply)});
-          (void)::send(line.socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL);
-        }
-  }
-
-  const Generation generation_{1, {{1, 2}}};
-  const SteadyClock clock_;
-  const Fd listener_;
-  std::list<Line> lines_;
-  std::uint64_t last_ = 0;
-  StoreCore store_;
-  std::mutex mutex_;
-  std::vector<PartVoted> votes_;
-  std::atomic<bool> ends_{false};
-  std::atomic<int> refusals_{0};
-  std::thread thread_;
-};
-
-/// The process, and a job that begins on a root of the real file system.
-struct Node {
-  explicit Node(std::uint32_t world, std::map<std::string, std::string> more = {}) : job{files, world, 3, small_model(), 1, "run", root} {
-    REQUIRE(said(job.start()) == "");
-    more["ELRUN_SOCKET"] = (place / "agent").string();
-    for (const char* inherited : {"PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"})
-      if (const char* value = std::getenv(inherited)) more[inherited] = value;
-    std::vector<std::string> variables;
-    for (const auto& [name, value] : more) variables.push_back(name + "=" + value);
-    std::vector<char*> environment;
-    for (std::string& variable : variables) environment.push_back(variable.data());
-    environment.push_back(nullptr);
-    std::string program = program_path("elrun"), command = "ckptd";
-    char* arguments[] = {program.data(), command.data(), nullptr};
-    const Fd listener = listen_at(place / "ckptd", SOCK_SEQPACKET);
-    posix_spawn_file_actions_t actions;
-    REQUIRE(::posix_spawn_file_actions_init(&actions) == 0);
-    REQUIRE(::posix_spawn_file_actions_adddup2(&actions, listener.get(), 0) == 0);
-    REQUIRE(::posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, environment.data()) == 0);
-    (void)::posix_spawn_file_actions_destroy(&actions);
-  }
-  ~Node() {
-    if (pid < 0) return;
-    ::kill(pid, SIGKILL);
-    (void)::waitpid(pid, nullptr, 0);
-  }
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
-  [[nodiscard]] bool lives() const { return ::waitpid(pid, nullptr, WNOHANG) == 0; }
-
-  TemporaryDirectory directory;
-  Path place{directory.path()}, root = place / "root";
-  PosixFiles files;
-  Agent agent{place / "agent"};
-  TestJob job;
-  pid_t pid = -1;
-};
-
-/// One rank's worker, as far as ckptd knows it.
-class Worker {
- public:
+struct Worker : CkptdWorker {
   Worker(Node& node, std::uint32_t rank, std::uint64_t step, std::uint64_t rate = 0, std::vector<Aux> aux = aux_of_step(1))
       : Worker{node, node.job, rank, step, rate, std::move(aux)} {}
-  Worker(Node& node, TestJob& job, std::uint32_t rank, std::uint64_t step, std::uint64_t rate = 0, std::vector<Aux> aux = aux_of_step(1)) {
-    fill(job.table, job.held[rank], step);
-    record_ = {.run_id = job.leader.run_id,
-               .generation = job.leader.generation,
-               .rank = rank,
-               .world = static_cast<std::uint32_t>(job.ranks.size()),
-               .plan = job.leader.plan,
-               .model = job.table,
-               .directory = job.root.string(),
-               .keep = 5,
-               .rate = rate,
-               .step = step,
-               .ownership = job.ranks[0].ownership(),
-               .fragments = {},
-               .aux = rank == 0 ? std::move(aux) : std::vector<Aux>{}};
-    for (Fragment f : job.held[rank].fragments) {
-      if (f.replicated) {
-        const std::size_t element = f.begin == f.end ? 0 : f.bytes.size() / (f.end - f.begin);
-        const auto [begin, end] = slice_of(f.begin, f.end, rank, record_.world);
-        f.bytes = f.bytes.subspan((begin - f.begin) * element, (end - begin) * element);
-        f.begin = begin, f.end = end, f.replicated = false;
-      }
-      if (f.begin != f.end) state_.push_back(f);
-    }
-    layout_ = lay_out_slot(job.table, state_);
-    record_.fragments = layout_.fragments;
-    encoded_ = encode(record_);
-    slot_ = StagingSlot::make(encoded_.size(), layout_.data_bytes).value();
-    line_ = Fd{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
-    const sockaddr_un address = address_of(node.place / "ckptd");
-    REQUIRE(::connect(line_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-    const auto word = static_cast<std::byte>(SlotWord::slot);
-    const int file = slot_.file();
-    REQUIRE(send_with(line_.get(), {&word, 1}, {&file, 1}).ok());
-  }
-  void say(SlotWord word) {
-    const auto byte = static_cast<std::byte>(word);
-    REQUIRE(::send(line_.get(), &byte, 1, MSG_NOSIGNAL) == 1);
-  }
-  void promise() { slot_.promise({record_.generation, record_.rank}); }
-  std::span<std::byte> begin() { return slot_.begin(encoded_, layout_.data_bytes); }
-  void save() {
-    const std::span<std::byte> data = begin();
-    say(SlotWord::begin);
-    for (std::size_t i = 0; i < state_.size(); ++i)
-      std::memcpy(data.data() + layout_.fragments[i].offset, state_[i].bytes.data(), state_[i].bytes.size());
-    slot_.seal();
-    say(SlotWord::sealed);
-  }
-  /// Nothing: ckptd has ended the connection, or said nothing in time.
-  std::optional<SaveOutcome> outcome() {
-    pollfd look{line_.get(), POLLIN, 0};
-    if (::poll(&look, 1, 30'000) != 1) return {};
-    ByteVector packet(outcome_packet_max);
-    const ssize_t got = ::recv(line_.get(), packet.data(), packet.size(), 0);
-    if (got <= 0) return {};
-    packet.resize(static_cast<std::size_t>(got));
-    return decode_save_outcome(packet).value();
-  }
-  void die() { line_ = Fd{}; }
-
- private:
-  SlotRecord record_;
-  std::vector<Fragment> state_;
-  SlotLayout layout_;
-  ByteVector encoded_;
-  StagingSlot slot_;
-  Fd line_;
+  Worker(const Node& node, TestJob& job, std::uint32_t rank, std::uint64_t step, std::uint64_t rate = 0,
+         std::vector<Aux> aux = aux_of_step(1))
+      : CkptdWorker{node.process, job, rank, {.step = step, .rate = rate, .aux = std::move(aux)}} {}
 };
 
 /// Within half a minute.
@@ -369,19 +143,19 @@ TEST_CASE("a save for which there is no memory fails alone: ckptd lives, and the
   small.save();
   REQUIRE(why(small.outcome()) == "");
   Worker large{node, 0, 20, 0, {{"large", ByteVector(100u << 20, std::byte{1})}}};
-  std::ifstream status{"/proc/" + std::to_string(node.pid) + "/statm"};
+  std::ifstream status{"/proc/" + std::to_string(node.process.pid()) + "/statm"};
   std::uint64_t pages = 0;
   status >> pages;
   rlimit before{}, tight{};
-  REQUIRE(::prlimit(node.pid, RLIMIT_AS, nullptr, &before) == 0);
+  REQUIRE(::prlimit(node.process.pid(), RLIMIT_AS, nullptr, &before) == 0);
   tight = {pages * 4096 + (50u << 20), before.rlim_max};  // not for the slot and its record
-  REQUIRE(::prlimit(node.pid, RLIMIT_AS, &tight, nullptr) == 0);
+  REQUIRE(::prlimit(node.process.pid(), RLIMIT_AS, &tight, nullptr) == 0);
   large.save();
   const auto outcome = large.outcome();
   INFO(why(outcome));
   CHECK((!outcome || (outcome->failure && outcome->failure->code == Code::exhausted)));
-  REQUIRE(node.lives());
-  REQUIRE(::prlimit(node.pid, RLIMIT_AS, &before, nullptr) == 0);
+  REQUIRE(node.process.lives());
+  REQUIRE(::prlimit(node.process.pid(), RLIMIT_AS, &before, nullptr) == 0);
   Worker next{node, 0, 30};
   next.save();
   CHECK(why(next.outcome()) == "");
@@ -453,9 +227,9 @@ TEST_CASE("where no thread can be started the save fails with its rank, and nobo
   first.save();
   REQUIRE(comes([&] { return std::filesystem::exists(node.root / "ckpt/s000000000010.g00000001.a01"); }));  // it has its threads
   rlimit before{}, none{};
-  REQUIRE(::prlimit(node.pid, RLIMIT_AS, nullptr, &before) == 0);
+  REQUIRE(::prlimit(node.process.pid(), RLIMIT_AS, nullptr, &before) == 0);
   none = {1, before.rlim_max};
-  REQUIRE(::prlimit(node.pid, RLIMIT_AS, &none, nullptr) == 0);
+  REQUIRE(::prlimit(node.process.pid(), RLIMIT_AS, &none, nullptr) == 0);
   SECTION("of a worker that lives") {
     second.save();
     CHECK_THAT(why(second.outcome()), Contains("elrun ckptd could not write the checkpoint") && Contains("rank 1"));
@@ -465,7 +239,7 @@ TEST_CASE("where no thread can be started the save fails with its rank, and nobo
     second.die();
   }
   CHECK_THAT(why(first.outcome()), Contains("rank 1"));
-  REQUIRE(::prlimit(node.pid, RLIMIT_AS, &before, nullptr) == 0);
+  REQUIRE(::prlimit(node.process.pid(), RLIMIT_AS, &before, nullptr) == 0);
   Worker again{node, 0, 20}, other{node, 1, 20};
   again.save(), other.save();
   CHECK(why(again.outcome()) == "");
@@ -491,13 +265,13 @@ TEST_CASE("a file system that writes nothing, and says nothing of it, fails the 
 TEST_CASE("who looks for a checkpoint hears that all is settled after what dead workers have sealed, and may have a larger slot then",
           "[ckptd]") {
   Node node{1};
-  ::kill(node.pid, SIGSTOP);  // it hears all of this at one time
+  ::kill(node.process.pid(), SIGSTOP);  // it hears all of this at one time
   Worker before{node, 0, 10, 1};
   before.save();
   before.die();
   Worker after{node, 0, 20, 0, {{"large", ByteVector(4u << 20, std::byte{1})}}};
   after.say(SlotWord::settle);
-  ::kill(node.pid, SIGCONT);
+  ::kill(node.process.pid(), SIGCONT);
   CHECK_FALSE(after.outcome());  // settled
   CHECK(std::filesystem::exists(node.root / "ckpt/s000000000010.g00000001.a01/COMMIT"));
   after.save();

@@ -39,7 +39,7 @@ class Node {
     on(Started{});
   }
 
-  std::vector<std::string> on(const Event& event) {
+  std::vector<std::string> on(const launcher::Event& event) {
     said.clear();
     std::vector<std::string> words;
     actions = supervisor_.on(event, now);

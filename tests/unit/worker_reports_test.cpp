@@ -1,5 +1,6 @@
 #include "launcher/supervise/worker_reports.hpp"
 
+#include "checkpoint/format/records.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace elrun;
@@ -148,4 +149,17 @@ TEST_CASE("a coordinator that serves the generation from now on is told all of i
   NodeView joining = node.view();
   joining.runs = false;
   CHECK(tell_all(node.line, joining).empty());
+}
+
+TEST_CASE("an agent that hears late of an older checkpoint remembers the newest", "[reports]") {
+  const auto text = [](std::uint64_t step, FenceNumber fence) {
+    return encode(Acknowledgement{{step, fence, 1}, std::string(32, 'a'), {"run", Generation{3, {{1, 2}}}, 1}, "/ck", "abc"});
+  };
+  JobProgress job;
+  for (const std::string& newer : {text(30, 1), text(20, 2)}) {  // the second is of a job that went back
+    job.checkpoint_saved(newer);
+    CHECK(job.remembered().checkpoint == newer);
+    job.checkpoint_saved(text(10, 1));
+    CHECK(job.remembered().checkpoint == newer);
+  }
 }

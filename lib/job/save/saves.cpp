@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/commit/newest.hpp"
 #include "checkpoint/format/records.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
 #include "lib/job/save/world_loads.hpp"
@@ -134,7 +135,7 @@ std::string Saves::of_store() const {
 }
 
 void Saves::tell_store(const std::string& acknowledgement) const {
-  (void)session_.store().set(newest_checkpoint_key, as_bytes(acknowledgement), Deadline::after(clock_.now(), store_wait));
+  (void)tell_newest(session_.store(), acknowledgement, Deadline::after(clock_.now(), store_wait));
 }
 
 Result<Outside> Saves::ask_around() {

@@ -382,7 +382,7 @@ TEST_CASE("an evaluation between two steps is decided on all members, whoever is
   using Kind = Fate::Kind;
   for (const int stage : {0, 1, 2, 3})
     for (const Kind kind : {Kind::splits, Kind::dies, Kind::breaks, Kind::grows})
-      for (std::uint64_t at = stage < 2 ? 4 : 20; at < (stage < 2 ? 26 : 110); at += stage < 2 ? 1 : 9) {
+      for (std::uint64_t at = stage < 2 ? 4 : 20; at < (stage < 2 ? 26 : 110); at += stride(stage < 2 ? 1 : 9)) {
         INFO("zero(" << stage << "): " << describe({{kind, 1, at, true}}));
         ElasticWorld world{3, {{kind, 1, at, true}}, toy({.plan = toy_plan(stage), .evaluates = true})};
         all_end_with(world, undisturbed(toy_plan(stage), {.evaluates = true}));

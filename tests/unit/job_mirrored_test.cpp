@@ -76,7 +76,7 @@ TEST_CASE("any worker that dies at any exchange leaves its part of the state on 
   for (const int stage : {1, 2, 3})
     for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 1, 2}, Nodes{0, 0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1, 1}, Nodes{0, 0, 1, 1, 2}})
       for (std::uint32_t dead = 0; dead < nodes.size(); ++dead)
-        for (std::uint64_t at = (stage == 3 ? 20 : 6) + dead; at < (stage == 1 ? 30u : 110u); at += stage == 1 ? 5 : 31) {
+        for (std::uint64_t at = (stage == 3 ? 20 : 6) + dead; at < (stage == 1 ? 30u : 110u); at += stride(stage == 1 ? 5 : 31)) {
           INFO("mirrored(zero(" << stage << ")), " << text_of(nodes) << ", rank " << dead << " at exchange " << at);
           ElasticWorld world{static_cast<std::uint32_t>(nodes.size()),
                              {{Fate::Kind::dies, dead, at, (at + dead) % 2 == 0}},
@@ -145,7 +145,7 @@ TEST_CASE("a recut that some hear to be finished, and others do not, loses nothi
   for (const int stage : {1, 3})
     for (const Nodes& nodes : {Nodes{0, 1, 2, 3, 4}, Nodes{0, 0, 1, 1}})
       for (std::uint32_t reached = 0; reached + 1 < nodes.size(); ++reached)
-        for (std::uint64_t at = 0; at < 12; ++at) {
+        for (std::uint64_t at = 0; at < 12; at += stride(1)) {
           INFO("mirrored(zero(" << stage << ")), " << text_of(nodes) << ", exchange " << at << " of the second generation reaches member "
                                 << reached << " alone");
           const auto last = static_cast<std::uint32_t>(nodes.size()) - 1;
@@ -179,7 +179,7 @@ TEST_CASE("a member that alone heard that a step is decided, and comes back late
   std::size_t came_back_ahead = 0;
   for (const int stage : {1, 2, 3})
     for (const std::uint32_t alone : {0u, 1u, 2u, 3u})
-      for (std::uint64_t at = stage == 3 ? 60 : 14; at < (stage == 3 ? 70u : 24u); ++at) {
+      for (std::uint64_t at = stage == 3 ? 60 : 14; at < (stage == 3 ? 70u : 24u); at += stride(1)) {
         INFO("mirrored(zero(" << stage << ")), exchange " << at << " reaches member " << alone << " alone");
         // The three others are in their generation when it comes back, and have decided no step in it.
         ElasticWorld world{4,

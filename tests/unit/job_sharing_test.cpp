@@ -11,6 +11,7 @@
 #include "lib/job/gather/rounds.hpp"
 #include "lib/job/gradients/leaf_stream.hpp"
 #include "lib/job/state/paged_arena.hpp"
+#include "tests/support/property.hpp"
 #include "tests/unit/elastic_world.hpp"
 
 namespace elrun::test {
@@ -435,7 +436,7 @@ TEST_CASE("a use scope inside another of its unit brings nothing anew", "[job][s
 
 TEST_CASE("a use between steps is safe whenever the world changes", "[job][sharing]") {
   for (const auto kind : {Fate::Kind::grows, Fate::Kind::breaks, Fate::Kind::dies})
-    for (std::uint64_t at = 8; at < 200; at += 11) {
+    for (std::uint64_t at = 8; at < 200; at += stride(11)) {
       INFO("kind " << static_cast<int>(kind) << " at exchange " << at);
       ElasticWorld world{3, {{kind, 1, at, false}}, layered(toy_plan(3), in_order, [](Job&, Layers& layers) { (void)layers.sum(); })};
       for (const Member& m : world.wait()) {

@@ -21,7 +21,8 @@ struct StoreIsLinear {
   void on(const StoreCalled& called, Report& report) {
     begun_[{called.worker, called.request.id}] = report.now;
     const Place place = place_of(called.generation, called.request);
-    if (called.request.op == StoreOp::set) written_[place].insert(text(called.request.value));
+    if (called.request.op == StoreOp::set || called.request.op == StoreOp::compare_set)  // perhaps
+      written_[place].insert(text(called.request.value));
     if (called.request.op == StoreOp::add) ++adds_[place];
     if (called.request.op == StoreOp::barrier || called.request.op == StoreOp::all_gather) callers_[place].insert(called.request.rank);
   }
@@ -32,9 +33,15 @@ struct StoreIsLinear {
     if (!answered.reply.ok) return;  // done or not: nothing is promised
     const Place place = place_of(answered.generation, request);
     const History key = history_of(answered.coordinator, place);
-    if (request.op == StoreOp::set || request.op == StoreOp::add || gathers(request.op)) done_.insert(key);
+    if (request.op == StoreOp::set || request.op == StoreOp::add || gathers(request.op) || has_exchanged(request, answered.reply))
+      done_.insert(key);
     switch (request.op) {
       case StoreOp::set: writes_[key][text(request.value)] = {begin, report.now}; break;
+      case StoreOp::compare_set:
+        if (has_exchanged(request, answered.reply)) writes_[key].try_emplace(text(request.value), Interval{begin, report.now});
+        else if (!answered.reply.values.empty() && answered.reply.values[0] != request.expected)  // else the key may be absent
+          read(key, begin, text(answered.reply.values[0]), report);
+        break;
       case StoreOp::add: added(key, begin, answered.reply.number, report); break;
       case StoreOp::get:
         if (!answered.reply.values.empty()) read(key, begin, text(answered.reply.values[0]), report);
@@ -57,7 +64,9 @@ struct StoreIsLinear {
   void on(const StoreServed& served, Report& report) {
     const Place place = place_of(served.request.generation, served.request);
     const std::pair key{served.coordinator, place};
-    if (served.reply.ok && (served.request.op == StoreOp::set || served.request.op == StoreOp::add)) present_.insert(key);
+    if (served.reply.ok &&
+        (served.request.op == StoreOp::set || served.request.op == StoreOp::add || has_exchanged(served.request, served.reply)))
+      present_.insert(key);
     if (!served.reply.ok && served.reply.code == Code::deadline_passed && served.request.op == StoreOp::get &&
         (present_.contains(key) || known(served, place)))
       report.violate(
@@ -78,6 +87,10 @@ struct StoreIsLinear {
     std::int64_t value;
   };
 
+  /// The key has the wished value now, by this call or an earlier one.
+  [[nodiscard]] static bool has_exchanged(const StoreRequest& request, const StoreReply& reply) {
+    return request.op == StoreOp::compare_set && !reply.values.empty() && reply.values[0] == request.value;
+  }
   [[nodiscard]] static std::string text(const ByteVector& value) { return std::string{as_text(value)}; }
   [[nodiscard]] static Place place_of(const Generation& generation, const StoreRequest& request) {
     const std::string key = request.keys.empty() ? std::string{} : request.keys[0];

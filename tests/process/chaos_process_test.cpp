@@ -110,7 +110,7 @@ TEST_CASE("a Job under kill, stop, slow and the loss of a node ends in the state
   REQUIRE(report["faults"].size() == 4);
   for (const auto& fault : report["faults"]) CHECK(fault["began_seconds"].is_number());
   CHECK(report["disturbed"]["step"] == 1000);
-  CHECK(report["disturbed"]["time"]["incidents"] >= 2);
+  CHECK(report["disturbed"]["time"]["incidents"] >= 1);  // both losses may fall into one: the node goes before the next generation begins
   CHECK(report["share_of_wall_time"] > 0);
   CHECK(fs::exists(folder.work() + "/plan"));
   CHECK(fs::exists(folder.work() + "/disturbed/node1.log"));

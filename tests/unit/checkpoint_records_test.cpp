@@ -123,3 +123,21 @@ TEST_CASE("votes, starts and tickets come back from their bytes, and from no pre
   CHECK(decode_start(encode(start))->choice == start.choice);
   CHECK_FALSE(decode_start(encode(Start{4}))->choice);
 }
+
+TEST_CASE("of two acknowledgements of one root the older is that of the older fence, and under one fence that of the earlier save",
+          "[checkpoint]") {
+  const std::string here(32, 'a'), elsewhere(32, 'b');
+  const auto text = [](CheckpointId id, const std::string& root) {
+    return encode(Acknowledgement{id, root, {"run", Generation{3, {{1, 2}}}, 1}, "/ck", "abc"});
+  };
+  const std::string now = text({30, 5, 2}, here);
+  for (const CheckpointId& older : {CheckpointId{90, 4, 1}, {20, 5, 7}, {30, 5, 1}}) {
+    CHECK(was_acknowledged_before(text(older, here), now));
+    CHECK_FALSE(was_acknowledged_before(now, text(older, here)));
+    CHECK_FALSE(was_acknowledged_before(text(older, elsewhere), now));  // of another root
+  }
+  for (const std::string& other : {now, std::string{}, std::string{"no record"}}) {
+    CHECK_FALSE(was_acknowledged_before(now, other));
+    CHECK_FALSE(was_acknowledged_before(other, now));
+  }
+}

@@ -163,23 +163,6 @@ TEST_CASE("a name of an acknowledgement says step, fence and attempt, and is no 
                                                                     Contains("2023-11-14 22:13:20 UTC") && Contains("run \"run\""));
 }
 
-TEST_CASE("of two acknowledgements of one root the older is that of the older fence, and under one fence that of the earlier save",
-          "[checkpoint]") {
-  const auto text = [](CheckpointId id, const std::string& root = here) {
-    return encode(Acknowledgement{id, root, {"run", Generation{3, {{1, 2}}}, 1}, "/ck", "abc"});
-  };
-  const std::string now = text({30, 5, 2});
-  for (const CheckpointId& older : {CheckpointId{90, 4, 1}, {20, 5, 7}, {30, 5, 1}}) {
-    CHECK(was_acknowledged_before(text(older), now));
-    CHECK_FALSE(was_acknowledged_before(now, text(older)));
-    CHECK_FALSE(was_acknowledged_before(text(older, elsewhere), now));  // of another root
-  }
-  for (const std::string& other : {now, std::string{}, std::string{"no record"}}) {
-    CHECK_FALSE(was_acknowledged_before(now, other));
-    CHECK_FALSE(was_acknowledged_before(other, now));
-  }
-}
-
 TEST_CASE("the newest COMMIT removed: the start stops and names both sides, until its step is given up", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);

@@ -5,13 +5,14 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-bash tests/run.sh [--sanitize address|thread] [--full] [--help] [-- CTEST-OPTIONS]
+bash tests/run.sh [--sanitize address|thread] [--torch] [--build] [--full] [--help] [-- CTEST-OPTIONS]
 
   (nothing)            release build in build/, all tests
   --sanitize address   address and undefined behaviour, in build/asan
   --sanitize thread    data races, in build/tsan; what has threads of its own, without gRPC's
   --torch              with Debian's PyTorch for the compatibility list, which is 220 MB to fetch; else what needs it is
                        skipped where it is not installed. Part of --full
+  --build              builds what would be tested, and ends
   --full               the long campaigns too: more seeds and kills (ELRUN_FULL=1), everything once more with clang 16
                        (build/clang), the whole golden proof (elrun_golden), each fuzzer for a minute (build/fuzz), and
                        README's two commands in empty roots of other systems (tests/systems.sh)
@@ -21,12 +22,13 @@ A failing property prints ELRUN_SEED=N, which replays it:  ELRUN_SEED=N bash tes
 USAGE
 }
 
-sanitize="" full="" torch=""
+sanitize="" full="" torch="" only_build=""
 while (($#)); do
   case "$1" in
     --sanitize) sanitize="${2-}"; shift ;;
     --sanitize=*) sanitize="${1#*=}" ;;
     --torch) torch=1 ;;
+    --build) only_build=1 ;;
     --full) full=1 ;;
     --help | -h) usage; exit 0 ;;
     --) shift; break ;;
@@ -91,6 +93,7 @@ all=OFF
 [[ -n "$full" ]] && factor=$((factor * 10)) all=ON
 patience=(-DELRUN_TEST_TIME_FACTOR=$factor "-DELRUN_SANITIZE_ALL=$all")
 build "$preset" "$folder" "${patience[@]}"
+[[ -n "$only_build" ]] && exit 0
 if [[ -n "$full" ]]; then
   export ELRUN_FULL=1
   if [[ -z "$sanitize" ]]; then

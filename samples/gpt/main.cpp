@@ -1,7 +1,9 @@
 // A language model on any text: a whole program around elrun::Job. Nothing in it knows how many processes there are.
 
+#include <chrono>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <elrun/elrun.hpp>
@@ -80,10 +82,12 @@ void train_with(E& engine, elrun::Job& job, const gpt::Options& options, const g
   while (auto step = job.next_step()) {
     if (options.audit > 0) step->audit(options.audit);
     for (elrun::Slot& slot : step->slots()) {
+      const auto at_least_until = std::chrono::steady_clock::now() + std::chrono::milliseconds{options.slot_ms};
       text.fetch(slot.samples(), inputs, targets);
       const std::size_t tokens = slot.samples().size() * options.context;
       const auto loss = model.forward(std::span{inputs}.first(tokens), std::span{targets}.first(tokens));
       model.backward();
+      if (options.slot_ms > 0) std::this_thread::sleep_until(at_least_until);
       slot.report(loss, tokens);
     }
     const elrun::StepResult r = step->apply(adamw, {.lr = rate, .clip_norm = 1.0f});

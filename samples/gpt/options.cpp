@@ -62,6 +62,8 @@ const flags::Flag<Options> table[] = {
     {"audit", "P", &Options::audit, 0, 0,
      "probability with which one slot of a step is computed by other workers too, and compared; 1: in every step"},
     {"verify", "K", &Options::verify, 1, unbounded, "compare the states of all workers every K steps"},
+    {"slot-ms", "N", &Options::slot_ms, 0, 3'600'000,
+     "milliseconds that each slot takes at least: waits in place of a GPU's compute, to rehearse failures on a machine with fewer cores than workers; 0: as fast as it can. The result is the same"},
     {"plan", "W", &Options::plan, 1, 1 << 16, "print what W workers would each hold and do, for every placement, and end"},
     {"per-node", "N", &Options::per_node, 1, 1 << 16, "of --plan: so many workers to a node; without it all are on one"},
 };

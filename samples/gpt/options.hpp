@@ -43,6 +43,7 @@ struct Options {
   std::uint64_t sample = 0;         ///< Tokens to generate at the end.
   double audit = 0;                 ///< Probability with which a slot of a step is computed by other workers, too.
   std::uint64_t verify = 0;         ///< Steps between comparisons of all workers' states; 0: none.
+  std::uint64_t slot_ms = 0;        ///< Milliseconds that a slot takes at least, in place of a device's compute.
   std::uint64_t plan = 0;           ///< Workers to print the plan for; 0: train.
   std::uint64_t per_node = 0;       ///< Of those, to a node; 0: all on one.
   bool help = false;

@@ -2,6 +2,9 @@
 // the gpt sample: from the event to the first step that is decided in the next generation, as the survivor prints it, less
 // what such a step takes there undisturbed. The rest of the slot that survivors are in is not taken off. A silent node is one
 // whose processes are all stopped: its connections live on and say nothing, as behind a cut cable.
+//
+// Some questions are asked of workers with a large state: a program of this file, whose state is frozen but for a few numbers. Every rank holds all of it, and a
+// newcomer gets all of it, as it would with a model that trains; only the steps are short, so that what a loss takes can be told from them.
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,6 +24,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <elrun/elrun.hpp>
 
 #include "tests/support/spawn.hpp"
 
@@ -37,6 +41,7 @@ constexpr auto now = std::chrono::steady_clock::now;
 namespace {
 
 constexpr Wait patience{60000};
+std::string self;  // this program's path
 
 [[noreturn]] void give_up(const std::string& why) {
   constexpr std::size_t shown_max = 2000;  // a job prints a line for each step: its end tells
@@ -49,10 +54,17 @@ double ms_since(Time begin) { return std::chrono::duration<double, std::milli>(n
 
 struct Shape {
   int agents = 1, workers = 1;  ///< Workers of each agent.
-  bool sharded = false;         ///< zero(1), and a checkpoint every 50 steps; otherwise replicated, with none.
+  std::string zero = "0";       ///< As gpt has it. With "1" there is a checkpoint every 50 steps, otherwise none.
   int starts_in = 0;            ///< Seconds that a worker takes that is started again, before it is the program.
   bool apart = true;            ///< The coordinator is `elrun store`; otherwise the first agent, or whoever follows it.
   std::string nodes = "1:2", times = "last_call_timeout=60";
+  unsigned state_mb = 0;  ///< Of each worker, in place of gpt's small one.
+
+  [[nodiscard]] bool sharded() const { return zero == "1"; }
+  [[nodiscard]] std::string state() const {
+    const char* how = sharded() ? "sharded" : zero == "0" ? "replicated" : "mirrored";
+    return state_mb == 0 ? how : fmt::format("{}, {} MB of state each", how, state_mb);
+  }
 };
 
 /// One job: a folder, an endpoint, and what stands in all its agents' command lines.
@@ -76,6 +88,10 @@ class Cluster {
       options.insert(options.end(),
                      {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint",
                       "127.0.0.1:" + port_, "--rdzv_conf", shape_.times + (shape_.apart ? ",is_host=0" : "")});
+    if (shape_.state_mb > 0) {
+      options.insert(options.end(), {"--no_python", self, "worker", std::to_string(shape_.state_mb), shape_.zero});
+      return start(std::move(options));
+    }
     options.insert(options.end(), {"--no_python",    shape_.starts_in > 0 ? program_ : program_path("gpt"),
                                    "--data",         folder_.path() + "/text",
                                    "--steps",        "1000000",
@@ -85,10 +101,9 @@ class Cluster {
                                    "--channels",     "32",
                                    "--heads",        "2",
                                    "--context",      "16",
-                                   "--zero",         shape_.sharded ? "1" : "0"});
-    if (shape_.sharded) options.insert(options.end(), {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
-    return std::make_unique<Job>(
-        Job::Setting{.arguments = std::move(options), .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});
+                                   "--zero",         shape_.zero});
+    if (shape_.sharded()) options.insert(options.end(), {"--checkpoint", folder_.path() + "/checkpoints", "--every", "50"});
+    return start(std::move(options));
   }
   /// The host of the rendezvous, if it is an agent, serves before the next one is started.
   [[nodiscard]] std::unique_ptr<Job> first_agent() const {
@@ -100,6 +115,10 @@ class Cluster {
   [[nodiscard]] int world() const { return shape_.agents * shape_.workers; }
 
  private:
+  [[nodiscard]] std::unique_ptr<Job> start(std::vector<std::string> options) const {
+    return std::make_unique<Job>(
+        Job::Setting{.arguments = std::move(options), .environment = {{"XDG_RUNTIME_DIR", folder_.path()}, {"OMP_NUM_THREADS", "1"}}});
+  }
   Shape shape_;
   std::string port_ = std::to_string(elrun::test::free_port());
   elrun::test::TemporaryDirectory folder_;
@@ -154,13 +173,20 @@ double undisturbed_ms(Job& job, std::int64_t world = 0, std::optional<Step>* who
   return at_share(std::move(all), 0.5);
 }
 
-enum class Loss { killed, silent };
+/// Of a node's agent and its workers, or of its agent alone, whose guard then ends the workers.
+enum class Loss { killed, agent_killed, silent };
+
+std::vector<pid_t> workers_of(const Job& agent) {
+  std::vector<pid_t> all = agent.children_named("gpt");
+  return all.empty() ? agent.children_named("recovery_bench") : all;
+}
 
 void lose(Job& agent, Loss loss) {
-  std::vector<pid_t> all = agent.children_named("gpt");
+  std::vector<pid_t> all = workers_of(agent);
   if (all.empty()) give_up("the victim has no worker");
+  if (loss == Loss::agent_killed) all.clear();
   all.push_back(agent.pid());
-  for (const pid_t pid : all) ::kill(pid, loss == Loss::killed ? SIGKILL : SIGSTOP);
+  for (const pid_t pid : all) ::kill(pid, loss == Loss::silent ? SIGSTOP : SIGKILL);
 }
 
 // A stopped agent that is killed leaves its workers to its guard.
@@ -206,7 +232,7 @@ std::vector<Phases> processes_lost(const Shape& shape, int repeats) {
   std::vector<Phases> all;
   for (int i = 0; i < repeats; ++i) {
     settle(leader);  // a replacement that comes within a second of the last one waits for the rest of it
-    const std::vector<pid_t> workers = agents.back()->children_named("gpt");
+    const std::vector<pid_t> workers = workers_of(*agents.back());
     if (workers.size() != static_cast<std::size_t>(shape.workers)) give_up("workers are missing: " + leader.output());
     const Time begin = now();
     ::kill(workers[workers.size() - 1], SIGKILL);
@@ -347,15 +373,14 @@ void print_losses(const std::string& question, const std::vector<Phases>& all) {
 
 void processes(const Shape& shape, int repeats) {
   const std::string question = fmt::format("process, {} workers over {} agent{}, {}", shape.agents * shape.workers, shape.agents,
-                                           shape.agents > 1 ? "s" : "", shape.sharded ? "sharded" : "replicated") +
+                                           shape.agents > 1 ? "s" : "", shape.state()) +
                                (shape.starts_in > 0 ? fmt::format(", started again in {} s", shape.starts_in) : "");
   if (question.find(only) != std::string::npos) print_losses(question, processes_lost(shape, std::min(repeats, repeats_max)));
 }
 
 void nodes(const std::string& what, Shape shape, Loss loss, const std::string& times, int repeats) {
   shape.agents = 2, shape.times += times;
-  const std::string question =
-      fmt::format("{}, {} workers over 2 agents, {}", what, shape.agents * shape.workers, shape.sharded ? "sharded" : "replicated");
+  const std::string question = fmt::format("{}, {} workers over 2 agents, {}", what, shape.agents * shape.workers, shape.state());
   if (question.find(only) == std::string::npos) return;
   std::vector<Held> joins;
   print_losses(question, nodes_lost(shape, loss, std::min(repeats, repeats_max), joins));
@@ -371,8 +396,43 @@ void nodes(const std::string& what, Shape shape, Loss loss, const std::string& t
 
 }  // namespace
 
+namespace {
+
+void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero) {
+  job.configure({.global_batch = 8,
+                 .micro_batch = 1,
+                 .samples = 1000,
+                 .steps = 1'000'000,
+                 .seed = 1,
+                 .placement = zero == "0" ? elrun::zero(0) : elrun::mirrored(elrun::zero(1))},
+                {});
+  auto head = job.unit("head"), body = job.unit("body");
+  auto weights = head.tensor<float>("weights", {4096});
+  auto table = body.tensor<float>("table", {state_mb * 1'000'000 / sizeof(float)}, {.frozen = true});
+  job.seal();
+  if (!job.restore()) {
+    std::ranges::fill(weights.span(), 0.5f);
+    std::ranges::fill(table.span(), 0.5f);
+  }
+  while (auto step = job.next_step()) {
+    for (auto& slot : step->slots()) {
+      auto scope = head.use_grad();
+      const auto in = weights.span(), out = weights.grad_span();
+      for (std::size_t i = 0; i < in.size(); ++i) out[i] = in[i] * 1e-3f;
+      slot.report(1, 1);
+    }
+    const auto result = step->apply(elrun::AdamW{}, {.lr = 1e-3f});
+    if (result.decided) job.print(fmt::format("step={} world={} generation={}", result.step, result.world, result.generation));
+  }
+}
+
+}  // namespace
+
 // recovery_bench [TEXT [REPEATS]]: the questions that contain it, or all; each so many times at most.
 int main(int argc, char** argv) {
+  if (argc == 4 && std::string{argv[1]} == "worker")
+    return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, std::stoull(argv[2]), argv[3]); });
+  self = argv[0];
   ::signal(SIGPIPE, SIG_IGN);
   ::setlinebuf(stdout);
   if (argc > 1) only = argv[1];
@@ -381,14 +441,22 @@ int main(int argc, char** argv) {
   (void)::getloadavg(&load, 1);
   fmt::print("recovery: on {} cores, load {:.1f} at the beginning\n", ::sysconf(_SC_NPROCESSORS_ONLN), load);
   const std::string fast = ",keep_alive_interval=0.1,keep_alive_max_attempt=5";
-  for (const bool sharded : {false, true}) {
-    processes({.agents = 1, .workers = 4, .sharded = sharded}, 100);
-    processes({.agents = 1, .workers = 4, .sharded = sharded, .starts_in = 5}, 5);
-    processes({.agents = 2, .workers = 4, .sharded = sharded, .nodes = "2"}, 100);
-    nodes("node, end of stream", {.workers = 4, .sharded = sharded}, Loss::killed, "", 30);
-    nodes("node, silent, limit 0.5 s", {.workers = 4, .sharded = sharded}, Loss::silent, fast, 10);
-    nodes("node, silent, limit 5 s", {.workers = 4, .sharded = sharded}, Loss::silent, "", 5);
-    nodes("node of the coordinator, end of stream", {.workers = 4, .sharded = sharded, .apart = false}, Loss::killed, "", 10);
+  for (const char* zero : {"0", "1", "mirrored1"}) {
+    processes({.agents = 1, .workers = 4, .zero = zero}, 100);
+    processes({.agents = 1, .workers = 4, .zero = zero, .starts_in = 5}, 5);
+    processes({.agents = 2, .workers = 4, .zero = zero, .nodes = "2"}, 100);
+    nodes("node, end of stream", {.workers = 4, .zero = zero}, Loss::killed, "", 30);
+    nodes("agent, killed", {.workers = 4, .zero = zero}, Loss::agent_killed, "", 30);
+    nodes("node, silent, limit 0.5 s", {.workers = 4, .zero = zero}, Loss::silent, fast, 10);
+    nodes("node, silent, limit 5 s", {.workers = 4, .zero = zero}, Loss::silent, "", 5);
+    nodes("node of the coordinator, end of stream", {.workers = 4, .zero = zero, .apart = false}, Loss::killed, "", 10);
+  }
+  constexpr unsigned large = 1074;  // 1 GiB
+  for (const char* zero : {"0", "mirrored1"}) {
+    processes({.agents = 1, .workers = 2, .zero = zero, .state_mb = large}, 100);
+    processes({.agents = 2, .workers = 1, .zero = zero, .nodes = "2", .state_mb = large}, 100);
+    nodes("node, end of stream", {.workers = 1, .zero = zero, .state_mb = large}, Loss::killed, "", 30);
+    nodes("agent, killed", {.workers = 1, .zero = zero, .state_mb = large}, Loss::agent_killed, "", 30);
   }
   answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return replaced_ms(Loss::killed, ""); });
   answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return replaced_ms(Loss::silent, fast); });

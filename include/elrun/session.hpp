@@ -38,11 +38,13 @@ enum class WorkerKind : std::uint8_t {
 
 /// Where the time went since a worker's last word of a step, as it measured it. All are 0 where it did not.
 struct StepTimes {
-  Duration step{};     ///< From the step's beginning to its decision.
-  Duration waiting{};  ///< Of it: so much shorter it would have been, had all ranks computed equally long.
-  Duration saves{};    ///< Before it: saves that training waited for.
-  Duration restore{};  ///< Of a generation's first step, before that: until all members had the state.
-  Duration connect{};  ///< Before that: until they were connected.
+  Duration step{};              ///< From the step's beginning to its decision.
+  Duration waiting{};           ///< Of it: so much shorter it would have been, had all ranks computed equally long.
+  Duration saves{};             ///< Before it: saves that training waited for.
+  Duration restore{};           ///< Of a generation's first step, before that: until all members had the state.
+  Duration connect{};           ///< Before that: until they were connected.
+  Duration behind{};            ///< So long after the rank before it, the last rank had computed the step. 0: not known, or no two ranks.
+  std::uint32_t last_rank = 0;  ///< Which rank that was; where `behind` is not 0.
   friend bool operator==(const StepTimes&, const StepTimes&) = default;
 };
 

@@ -1,3 +1,8 @@
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "launcher/http/pages.hpp"
@@ -51,6 +56,15 @@ std::vector<Sample> times(const Ledger& ledger) {
   return samples;
 }
 
+/// Of the ranks that this node has now. A worker on its way to the next world may have another's.
+std::vector<Sample> of_last_ranks(const NodeRecord& node, double (*value)(const LastRank&)) {
+  std::set<std::uint32_t> ranks;
+  for (const auto& [local, worker] : node.workers) ranks.insert(worker.rank);
+  std::vector<Sample> samples;
+  for (const std::uint32_t rank : ranks) samples.push_back({{{"rank", std::to_string(rank)}}, value(node.ledger.last_ranks().of(rank))});
+  return samples;
+}
+
 void add_process(std::vector<MetricFamily>& all, const ProcessFacts& p) {
   using enum MetricType;
   all.push_back(single("process_cpu_seconds", counter, "seconds", "Processor time of the agent, its workers not among it", p.cpu_seconds));
@@ -76,6 +90,15 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
                  .unit = "seconds",
                  .help = "Wall time of the job as this agent saw it, by what it went into, up to the newest event",
                  .samples = times(node.ledger)});
+  all.push_back({.name = "elrun_last_rank_steps",
+                 .type = counter,
+                 .help = "Steps whose end the other ranks waited for a rank of this node to reach",
+                 .samples = of_last_ranks(node, [](const LastRank& last) { return static_cast<double>(last.steps); })});
+  all.push_back({.name = "elrun_last_rank_seconds",
+                 .type = counter,
+                 .unit = "seconds",
+                 .help = "In those steps: how long it came after the rank before it",
+                 .samples = of_last_ranks(node, [](const LastRank& last) { return seconds(last.behind); })});
   all.push_back(
       single("elrun_generation", gauge, "", "Number of the newest generation that this node took part in", node.world.generation.number));
   all.push_back({.name = "elrun_nodes",

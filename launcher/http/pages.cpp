@@ -104,6 +104,15 @@ nlohmann::json checkpoints_json(const Glance& glance) {
   return json;
 }
 
+/// Who the others waited for longest.
+std::string last_rank_line(const Reading& ranks) {
+  if (!ranks.json().is_array() || ranks.json().empty()) return {};
+  const Reading first{ranks.json().front()};
+  return fmt::format("  last to end a step: rank {} in {}, {:.1f} s behind the rank before it\n", first.number("rank"),
+                     count_of(static_cast<std::size_t>(std::max<std::int64_t>(first.number("steps"), 0)), "step"),
+                     first.fraction("behind_seconds"));
+}
+
 std::string time_lines(const Reading& time) {
   if (!time.json().is_object()) return {};
   const double wall = time.fraction("wall_seconds");
@@ -118,6 +127,7 @@ std::string time_lines(const Reading& time) {
     between = ", ";
   }
   text += "\n";
+  text += last_rank_line(time.object("last_ranks"));
   if (const auto count = time.number("incidents"); count > 0)
     text += fmt::format("  {}", count_of(static_cast<std::size_t>(count), "incident"));
   else return text;

@@ -151,6 +151,8 @@ void Ledger::decided(Instant at, std::uint64_t step, const StepTimes& times) {
   const Duration restored = first ? take(left, times.restore) : Duration{0};
   const Duration connected = first ? take(left, times.connect) : Duration{0};
   give_step(step, took, times.waiting);
+  if (const Duration behind = std::min(times.behind, took); behind > Duration{0} && times.last_rank < workers_)
+    last_ranks_.note(times.last_rank, behind);
   give(TimeCause::saves, saved);
   give(recovers() ? TimeCause::restore : TimeCause::start, restored);
   give(recovers() ? TimeCause::connect : TimeCause::start, connected);
@@ -226,6 +228,14 @@ std::string in_words(const TimeByCause& times) {
                         100 * seconds(times[i]) / seconds(all));
     between = ", ";
   }
+  return text;
+}
+
+std::string in_words(const LastRanks& ranks, std::size_t most) {
+  std::string text;
+  for (const LastRank& last : ranks.longest(most))
+    text += fmt::format("{}rank {} in {} of {}, {} behind the rank before it", text.empty() ? "" : "; ", last.rank, last.steps,
+                        count_of(ranks.steps(), "step"), for_people(last.behind));
   return text;
 }
 

@@ -14,6 +14,7 @@
 
 #include <elrun/session.hpp>
 #include <elrun/units.hpp>
+#include "launcher/report/last_ranks.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -90,6 +91,8 @@ class Ledger {
   [[nodiscard]] const std::vector<Incident>& incidents() const { return incidents_; }
   [[nodiscard]] std::uint64_t incident_count() const { return incident_count_; }
   [[nodiscard]] bool knows_steps() const { return knows_steps_; }
+  /// Of all steps that were decided, those done again too.
+  [[nodiscard]] const LastRanks& last_ranks() const { return last_ranks_; }
 
   static constexpr std::size_t incidents_max = 32;
   static constexpr std::size_t why_max = 512;  ///< Bytes of an incident's reason.
@@ -112,12 +115,15 @@ class Ledger {
   bool knows_steps_ = false, open_incident_ = false;
   std::uint64_t generation_ = 0, newest_ = 0, highest_ = 0;  // step of this generation; of all
   std::uint32_t workers_ = 0, workers_most_ = 0;
+  LastRanks last_ranks_;
   std::vector<Incident> incidents_;
   std::uint64_t incident_count_ = 0;
 };
 
 /// "18.2 s: steps 15 s (82.4 %), ...": what was something, the largest parts as they stand in the table.
 [[nodiscard]] std::string in_words(const TimeByCause& times);
+/// "rank 3 in 812 of 1000 steps, 24.1 s behind the rank before it; ..."
+[[nodiscard]] std::string in_words(const LastRanks& ranks, std::size_t most);
 /// "rank 1 ended by signal 9: seen 4.2 s after the start, pushed 3 ms later, ...", each point after the one before it.
 [[nodiscard]] std::string in_words(const Incident& incident, Instant began);
 

@@ -7,6 +7,8 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr std::size_t last_ranks_told = 8;
+
 nlohmann::json incident_json(const Incident& incident, Instant began) {
   nlohmann::json json{{"generation", incident.generation}, {"why", incident.why}, {"at_seconds", nlohmann::json::object()}};
   for (std::size_t i = 0; i < Incident::points; ++i)
@@ -22,6 +24,8 @@ nlohmann::json json_of(const Ledger& ledger, Instant now) {
   nlohmann::json causes = nlohmann::json::object();
   for (std::size_t i = 0; i < time_causes; ++i) causes[std::string{word_of(static_cast<TimeCause>(i))}] = seconds(times[i]);
   nlohmann::json json{{"wall_seconds", seconds(ledger.wall(now))}, {"by_cause", std::move(causes)}, {"incidents", ledger.incident_count()}};
+  for (const LastRank& last : ledger.last_ranks().longest(last_ranks_told))
+    json["last_ranks"].push_back({{"rank", last.rank}, {"steps", last.steps}, {"behind_seconds", seconds(last.behind)}});
   if (ledger.incidents().empty()) return json;
   json["last_incident"] = incident_json(ledger.incidents().back(), ledger.began());
   for (const Incident& incident : ledger.incidents()) json["newest_incidents"].push_back(incident_json(incident, ledger.began()));

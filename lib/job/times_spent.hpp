@@ -39,10 +39,15 @@ class TimesSpent {
   [[nodiscard]] Duration own(Instant now, Duration exchanged) const {
     return std::clamp<Duration>(now - own_since_ - (exchanged - exchanged_before_), Duration{0}, own_max);
   }
-  /// The own time of each rank in this step, as they say.
+  /// The own time of each rank in this step, as they say; in the order of ranks.
   void hear_own(Duration of_a_rank) {
     const Duration own = std::clamp<Duration>(of_a_rank, Duration{0}, own_max);
-    longest_ = std::max(longest_, own);
+    if (ranks_ == 0 || own > longest_) {
+      second_ = longest_, longest_ = own;
+      last_ = static_cast<std::uint32_t>(ranks_);
+    } else {
+      second_ = std::max(second_, own);
+    }
     sum_ += own;
     ++ranks_;
   }
@@ -51,7 +56,8 @@ class TimesSpent {
     StepTimes said = std::exchange(times_, {});
     if (step_) said.step = now - *std::exchange(step_, std::nullopt);
     if (ranks_ > 0) said.waiting = longest_ - sum_ / ranks_;
-    longest_ = sum_ = {};
+    if (ranks_ > 1) said.behind = longest_ - second_, said.last_rank = last_;
+    longest_ = second_ = sum_ = {};
     ranks_ = 0;
     together(now, exchanged);
     return said;
@@ -63,7 +69,8 @@ class TimesSpent {
   StepTimes times_;
   std::optional<Instant> step_, connected_;
   Instant own_since_{};
-  Duration exchanged_before_{}, longest_{}, sum_{};
+  Duration exchanged_before_{}, longest_{}, second_{}, sum_{};
+  std::uint32_t last_ = 0;  // whose is the longest
   std::int64_t ranks_ = 0;
 };
 

@@ -308,6 +308,10 @@ void fields(C& c, M& m) {
     c.maybe(m.loss, [&](auto& loss) { real(c, loss); });
   });
   c.appended([&] { fields(c, m.times); });
+  c.appended([&] {
+    duration(c, m.times.behind);
+    c.number(m.times.last_rank);
+  });
 }
 template <class C, Is<JobOver> M>
 void fields(C& c, M& m) {

@@ -233,8 +233,9 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
   node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
   node.on(WorkerSaid{6, Hello{.rank = 3, .world = 4, .is_job = true}});
   node.pass(2s);
-  node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f, {.step = 1500ms, .waiting = 250ms}}});
-  node.on(WorkerSaid{6, StepDecided{generation(1), 10, 90, 2.5f, {.step = 1500ms, .waiting = 250ms}}});  // the same step: said already
+  const StepTimes spent{.step = 1500ms, .waiting = 250ms, .behind = 500ms, .last_rank = 3};
+  node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f, spent}});
+  node.on(WorkerSaid{6, StepDecided{generation(1), 10, 90, 2.5f, spent}});  // the same step: said already
   node.pass(1s);
   const Ledger& ledger = node.record().ledger;
   const auto of = [&](TimeCause cause) { return ledger.totals()[static_cast<std::size_t>(cause)]; };
@@ -245,8 +246,13 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
     CHECK(has(text, "elrun_time_seconds_total{cause=\"start\"} 0.5\n"));
     CHECK(has(text, "elrun_time_seconds_total{cause=\"steps\"} 1.25\n"));  // what is not over yet is in no counter
     CHECK(has(text, "elrun_time_seconds_total{cause=\"waiting\"} 0.25\n"));
+    CHECK(has(text, "elrun_last_rank_steps_total{rank=\"2\"} 0\nelrun_last_rank_steps_total{rank=\"3\"} 1\n"));
+    CHECK(has(text, "elrun_last_rank_seconds_total{rank=\"2\"} 0\nelrun_last_rank_seconds_total{rank=\"3\"} 0.5\n"));
+    const auto last = nlohmann::json::parse(status_page(node.glance()))["time"]["last_ranks"];
+    CHECK(last == nlohmann::json::parse(R"([{"rank": 3, "steps": 1, "behind_seconds": 0.5}])"));
     CHECK(has(*status_for_people(status_page(node.glance())),
-              "  time: 4.0 s: rendezvous 25.0 %, start 12.5 %, steps 56.2 %, waiting for the slowest rank 6.2 %\n"));
+              "  time: 4.0 s: rendezvous 25.0 %, start 12.5 %, steps 56.2 %, waiting for the slowest rank 6.2 %\n"
+              "  last to end a step: rank 3 in 1 step, 0.5 s behind the rank before it\n"));
   }
   SECTION("of one that has recovered, with the points of it") {
     node.end(1, {.signal = SIGKILL});

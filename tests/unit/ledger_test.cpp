@@ -103,6 +103,39 @@ TEST_CASE("an incident's time is of its phases, and its points are in order", "[
         "later, connected 40 ms later, restored 20 ms later, step 2 decided 80 ms later");
 }
 
+TEST_CASE("who came last to the ends of steps is counted by rank, with how long after the rank before it", "[ledger]") {
+  Ledger ledger{start};
+  ledger.world_began(at(0s), 1, 4);
+  std::uint64_t step = 0;
+  const auto decided = [&](StepTimes times) {
+    times.step = 1s;
+    ++step;
+    ledger.decided(at(step * 1s), step, times);
+  };
+  decided({.behind = 100ms, .last_rank = 3});
+  decided({.behind = 300ms, .last_rank = 0});
+  decided({.behind = 250ms, .last_rank = 3});
+  decided({});  // not known
+  CHECK(ledger.last_ranks().steps() == 3);
+  CHECK(ledger.last_ranks().longest(8) == std::vector<LastRank>{{3, 2, 350ms}, {0, 1, 300ms}});
+  CHECK(ledger.last_ranks().longest(1) == std::vector<LastRank>{{3, 2, 350ms}});
+  CHECK(ledger.last_ranks().of(1) == LastRank{.rank = 1});
+  CHECK(in_words(ledger.last_ranks(), 3) ==
+        "rank 3 in 2 of 3 steps, 350 ms behind the rank before it; rank 0 in 1 of 3 steps, 300 ms behind the rank before it");
+  SECTION("no worker can claim more time than the step took, nor a rank that is not there") {
+    decided({.behind = 24h, .last_rank = 1});
+    decided({.behind = 1s, .last_rank = 4});
+    CHECK(ledger.last_ranks().of(1) == LastRank{1, 1, 1s});
+    CHECK(ledger.last_ranks().steps() == 4);
+  }
+  SECTION("also of steps that are done again, and in later generations") {
+    ledger.pushed(at(4s), "a node was lost");
+    ledger.world_began(at(4s), 2, 4);
+    ledger.decided(at(5s), 4, {.step = 500ms, .behind = 200ms, .last_rank = 3});
+    CHECK(ledger.last_ranks().of(3) == LastRank{3, 3, 550ms});
+  }
+}
+
 TEST_CASE("a loss within a recovery belongs to the same incident", "[ledger]") {
   Ledger ledger = after_a_loss();
   ledger.lost(at(2100ms), "rank 0 ended as well");

@@ -249,7 +249,7 @@ TEST_CASE("what a later version adds does no harm", "[message]") {
     CHECK(std::holds_alternative<Alive>(*reader.next().value()));
   }
   SECTION("a field at the end") {
-    const StepDecided sent{{3, {{1, 2}}}, 44, 50, 2.5f, {1ms, 2ms, 3ms, 4ms, 5ms}};
+    const StepDecided sent{{3, {{1, 2}}}, 44, 50, 2.5f, {1ms, 2ms, 3ms, 4ms, 5ms, 6ms, 7}};
     ByteWriter payload;
     payload.put(sent.generation.number);
     for (const std::uint64_t bits : sent.generation.lineage.bits) payload.put(bits);
@@ -263,6 +263,14 @@ TEST_CASE("what a later version adds does no harm", "[message]") {
     }
     for (const Duration time : {sent.times.step, sent.times.waiting, sent.times.saves, sent.times.restore, sent.times.connect})
       payload.put(std::int64_t{time.count()});
+    SECTION("that does not say who came last") {
+      reader.feed(frame(2, 5, payload.bytes()));
+      StepTimes without = sent.times;
+      without.behind = {}, without.last_rank = 0;
+      CHECK(same(*reader.next().value(), StepDecided{sent.generation, sent.step, sent.steps, sent.loss, without}));
+    }
+    payload.put(std::int64_t{sent.times.behind.count()});
+    payload.put(sent.times.last_rank);
     payload.put(std::uint64_t{123});
     reader.feed(frame(2, 5, payload.bytes()));
     CHECK(same(*reader.next().value(), sent));

@@ -1,5 +1,8 @@
 #include "lib/job/times_spent.hpp"
 
+#include <cstdint>
+#include <vector>
+
 #include "tests/support/catch.hpp"
 
 using namespace elrun;
@@ -40,11 +43,36 @@ TEST_CASE("a rank's own time is what it does not spend in exchanges, since all w
   CHECK(times.own(at(6s), 30s) == 0s);
 }
 
+TEST_CASE("the rank with the longest own time came last, so long after the one before it", "[job][ledger]") {
+  struct Heard {
+    std::vector<Duration> own;
+    std::uint32_t last_rank;
+    Duration behind;
+  };
+  for (const auto& [own, last_rank, behind] :
+       {Heard{{5s, 1s, 2s}, 0, 3s}, Heard{{1s, 5s, 2s}, 1, 3s}, Heard{{2s, 1s, 5s}, 2, 3s}, Heard{{1s, 2s}, 1, 1s}}) {
+    TimesSpent times;
+    for (int step = 0; step < 2; ++step) {  // nothing of a step is left in the next one
+      for (const Duration of_a_rank : own) times.hear_own(of_a_rank);
+      const StepTimes said = times.decided(at(6s), 0s);
+      CHECK(said.last_rank == last_rank);
+      CHECK(said.behind == behind);
+    }
+  }
+  SECTION("nobody came last of one, or of two alike") {
+    for (const std::vector<Duration>& own : {std::vector<Duration>{}, {3s}, {3s, 3s}}) {
+      TimesSpent times;
+      for (const Duration of_a_rank : own) times.hear_own(of_a_rank);
+      CHECK(times.decided(at(6s), 0s).behind == 0s);
+    }
+  }
+}
+
 TEST_CASE("a step waits for the rank with the longest own time, as long as it is above their mean", "[job][ledger]") {
   TimesSpent times;
   times.begin_step(at(0s));
   for (const Duration own : {Duration{1s}, Duration{1s}, Duration{1s}, Duration{5s}}) times.hear_own(own);
-  CHECK(times.decided(at(6s), 0s) == StepTimes{.step = 6s, .waiting = 3s});
+  CHECK(times.decided(at(6s), 0s) == StepTimes{.step = 6s, .waiting = 3s, .behind = 4s, .last_rank = 3});
   SECTION("what another rank says is bounded") {
     times.begin_step(at(6s));
     times.hear_own(Duration::max());

@@ -118,7 +118,6 @@ Result<void> CommitMachine::name_attempt(const AttemptsFound& found) {
     if (taken.step == id.step && taken.fence == id.fence) id.attempt = std::max(id.attempt, taken.attempt + 1);
   };
   std::for_each(found.taken.begin(), found.taken.end(), is_beyond);
-  if (save_.tried) is_beyond(*save_.tried);
   if (id.attempt > attempt_max)
     return Failure{Code::exhausted, Remedy::fix_config, fmt::format("step {} was tried {} times", save_.step, attempt_max)};
   ticket_.id = id;

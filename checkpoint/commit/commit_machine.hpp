@@ -80,7 +80,7 @@ struct RunKnown {
   std::string root;  ///< Its identity.
 };
 struct AttemptsFound {
-  std::vector<CheckpointId> taken;  ///< Of any step and fence.
+  std::vector<CheckpointId> taken;  ///< Of any step and fence: what is there, and what this process made or tried to make.
 };
 struct Done {};
 
@@ -135,8 +135,7 @@ class CommitMachine {
  public:
   struct Save {
     std::uint64_t step = 0;
-    Bytes needs{};                        ///< Free space.
-    std::optional<CheckpointId> tried{};  ///< The newest name that this process began a save with.
+    Bytes needs{};  ///< Free space.
   };
   /// From the first look on.
   [[nodiscard]] static CommitMachine begin(CommitTerms terms, Save save);

@@ -32,7 +32,7 @@ CommitTerms terms(const CheckpointRoot& root, const OwnFence& fence, const Commi
 CommitMachine Checkpointer::new_save(std::uint64_t step, std::uint64_t aux_bytes, const CommitLimits& limits) const {
   const std::uint64_t state = state_bytes(root_.saver().model) + aux_bytes;
   const Bytes needs = Bytes{state + state / 50} + Bytes{root_.saver().world.value() * std::uint64_t{16384}} + space_reserve;
-  return CommitMachine::begin(terms(root_, fence_, limits), {step, needs, tried_});
+  return CommitMachine::begin(terms(root_, fence_, limits), {step, needs});
 }
 
 CommitMachine Checkpointer::save_of(const SaveTicket& ticket, const CommitLimits& limits) const {
@@ -44,6 +44,7 @@ CommitMachine Checkpointer::save_of(const SaveTicket& ticket, const CommitLimits
 CommitAnswer Checkpointer::perform(const CommitAction& action) {
   if (std::holds_alternative<MakeDirectory>(action.what)) tried_ = action.ticket.id;
   CommitAnswer answer = elrun::perform(SaveScene{root_, fence_, timeline_}, action);
+  if (auto* found = std::get_if<AttemptsFound>(&answer); found != nullptr && tried_) found->taken.push_back(*tried_);
   if (std::holds_alternative<PublishCommit>(action.what) && std::holds_alternative<Done>(answer))
     timeline_.push_back(action.ticket.id), whole_.push_back(action.ticket.id);
   return answer;

@@ -1,5 +1,7 @@
 /// \file Rules of the checkpoint's cores, and of a checkpointer on a storage that behaves.
 
+#include <cerrno>
+
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/fence.hpp"
 #include "checkpoint/commit/messages.hpp"
@@ -466,6 +468,26 @@ TEST_CASE("a save that fails before it has a name is called by none", "[checkpoi
   for (auto next = save.start(Instant{}); next;) next = save.on(commit::Answered{next->number, job.ranks[0].perform(*next)}, Instant{});
   REQUIRE(save.is_over());
   CHECK_THAT(said(job.ranks[0].outcome(save)), Contains("fence 2 belongs to") && !Contains("was not saved"));
+}
+
+TEST_CASE("an attempt that was given up keeps its name, also where its directory is tried only when the next one has begun",
+          "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  Checkpointer& leader = job.ranks[0];
+  const auto until_directory = [&](CommitMachine& save, std::optional<CommitAction> next) {
+    while (next && !std::holds_alternative<commit::MakeDirectory>(next->what))
+      next = save.on(commit::Answered{next->number, leader.perform(*next)}, Instant{});
+    REQUIRE(next);
+    return *std::move(next);
+  };
+  CommitMachine given_up = leader.new_save(10), next_one = leader.new_save(10);
+  const CommitAction late = until_directory(given_up, given_up.start(Instant{}));
+  files.arm(FaultyFiles::Fault{.at = 0, .error = EIO});
+  REQUIRE(std::holds_alternative<Failure>(leader.perform(late)));
+  files.arm({});
+  CHECK(until_directory(next_one, next_one.start(Instant{})).ticket.id.attempt == late.ticket.id.attempt + 1);
 }
 
 TEST_CASE("what gets its COMMIT while old checkpoints are removed is no leftover any more", "[checkpoint]") {

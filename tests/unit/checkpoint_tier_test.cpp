@@ -132,7 +132,7 @@ struct TierSave {
   /// `before`: what happens before an action.
   CommitMachine run(
       FenceNumber fence, const std::function<void(const CommitAction&)>& before = [](const CommitAction&) {}) {
-    CommitMachine save = CommitMachine::begin({.fence = fence, .world = world, .root = "a tier"}, {.step = 10, .needs = {}, .tried = {}});
+    CommitMachine save = CommitMachine::begin({.fence = fence, .world = world, .root = "a tier"}, {.step = 10, .needs = {}});
     auto next = save.start({});
     while (!save.is_over()) {
       if (next) {

@@ -54,7 +54,7 @@ Conducted publishing(const CommitLimits& limits = {}) {
 }  // namespace
 
 TEST_CASE("a save goes through its actions in one order, from the first look at the fences to the acknowledgement", "[checkpoint]") {
-  Conducted c{CommitMachine::begin(terms(2), {.step = 10, .needs = 1_KiB, .tried = {}})};
+  Conducted c{CommitMachine::begin(terms(2), {.step = 10, .needs = 1_KiB})};
   CHECK(c.asks<LookAtFences>());
   CHECK(c.answer(mine_is_newest).asks<AskSpace>());
   CHECK(c.answer(SpaceLeft{1_KiB}).asks<ReadRun>());
@@ -175,7 +175,7 @@ TEST_CASE("where all that will come is there, a rank that did not vote ends the 
 TEST_CASE("a failure before COMMIT removes what the save left, and one after it removes nothing", "[checkpoint]") {
   const Failure why{Code::io, Remedy::retry, "disk on fire"};
   SECTION("before the ticket: there is nothing") {
-    Conducted c{CommitMachine::begin(terms(), {.step = 10, .needs = {}, .tried = {}})};
+    Conducted c{CommitMachine::begin(terms(), {.step = 10, .needs = {}})};
     CHECK_FALSE(c.answer(overtaken).action);
     CHECK(c.save.phase() == CommitPhase::failed);
     CHECK(c.save.failure().code == Code::refused);
@@ -263,15 +263,15 @@ TEST_CASE("a job that ended, or does not say who leads, after COMMIT", "[checkpo
 }
 
 TEST_CASE("an attempt has a name that no other had, also one that was removed since", "[checkpoint]") {
-  const auto named = [](std::optional<CheckpointId> tried, std::vector<CheckpointId> taken) {
-    Conducted c{CommitMachine::begin(terms(), {.step = 10, .needs = {}, .tried = tried})};
+  const auto named = [](std::vector<CheckpointId> taken) {
+    Conducted c{CommitMachine::begin(terms(), {.step = 10, .needs = {}})};
     c.answer(mine_is_newest).answer(SpaceLeft{}).answer(RunKnown{"0123"}).answer(AttemptsFound{std::move(taken)});
     return c;
   };
-  CHECK(named({}, {}).action->ticket.id.attempt == 1);
-  CHECK(named(CheckpointId{10, 3, 4}, {{10, 3, 2}}).action->ticket.id.attempt == 5);
-  CHECK(named(CheckpointId{10, 2, 4}, {}).action->ticket.id.attempt == 1);
-  const Conducted used_up = named({}, {{10, 3, attempt_max}});
+  CHECK(named({}).action->ticket.id.attempt == 1);
+  CHECK(named({{10, 3, 2}, {10, 3, 4}, {10, 3, 3}}).action->ticket.id.attempt == 5);
+  CHECK(named({{10, 2, 4}, {9, 3, 4}}).action->ticket.id.attempt == 1);
+  const Conducted used_up = named({{10, 3, attempt_max}});
   CHECK_FALSE(used_up.action);
   CHECK(used_up.save.failure().code == Code::exhausted);
 }

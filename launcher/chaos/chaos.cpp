@@ -271,6 +271,8 @@ class Chaos {
     ELRUN_TRY(run_->start(orphans));
     loop_.restart();
     loop_.run();
+    loop_.restart();
+    loop_.poll();  // what the run still has on the loop finds it there, and over
     if (ended_by_ == 0) say(fmt::format("{}: over after {}", name, for_people(run_->facts().wall)));
     return {};
   }

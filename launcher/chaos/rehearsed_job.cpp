@@ -12,7 +12,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <boost/asio/buffer.hpp>
 
 #include "launcher/options/environment.hpp"
 #include "launcher/process/machine.hpp"
@@ -180,13 +179,9 @@ void RehearsedJob::end_all(Orphans& orphans) {
     Node& n = nodes_[node];
     n.write_end = Fd{};
     if (!n.output) continue;
-    boost::system::error_code error;
-    n.output->cancel(error);
-    while (true) {
-      const ssize_t got = ::read(n.output->native_handle(), n.buffer.data(), n.buffer.size());
-      if (got <= 0) break;
-      take(node, {n.buffer.data(), static_cast<std::size_t>(got)});
+    while (read_some(node)) {
     }
+    n.output.reset();
     if (!n.unfinished_line.empty()) take(node, "\n");
   }
 }
@@ -205,13 +200,20 @@ Result<void> RehearsedJob::open_output(std::uint32_t node) {
   return {};
 }
 
+// It reads by itself: what the loop has read, and not handed over yet, would be lost in `end_all`.
 void RehearsedJob::read_on(std::uint32_t node) {
-  Node& n = nodes_[node];
-  n.output->async_read_some(boost::asio::buffer(n.buffer), [this, node](const boost::system::error_code& error, std::size_t count) {
-    if (error) return;
-    take(node, {nodes_[node].buffer.data(), count});
+  nodes_[node].output->async_wait(boost::asio::posix::stream_descriptor::wait_read, [this, node](const boost::system::error_code& error) {
+    if (error || !nodes_[node].output) return;
+    (void)read_some(node);
     read_on(node);
   });
+}
+
+bool RehearsedJob::read_some(std::uint32_t node) {
+  Node& n = nodes_[node];
+  const ssize_t got = ::read(n.output->native_handle(), n.buffer.data(), n.buffer.size());
+  if (got > 0) take(node, {n.buffer.data(), static_cast<std::size_t>(got)});
+  return got > 0;
 }
 
 void RehearsedJob::take(std::uint32_t number, std::string_view text) {

@@ -32,7 +32,7 @@ struct RehearsedSetting {
   const NodeNetworks* networks = nullptr;  ///< None: all are on the machine's network.
 };
 
-/// Lives on the loop. What it started is ended by `end_all`, or by the guard.
+/// Lives on the loop, which is polled once more between `end_all` and its destruction. What it started is ended by `end_all`, or by the guard.
 class RehearsedJob {
  public:
   /// `line`: a line of that node's output, without newline. `changed`: a process has ended by itself.
@@ -88,6 +88,8 @@ class RehearsedJob {
   [[nodiscard]] Result<void> open_output(std::uint32_t node);
   [[nodiscard]] Places places(std::uint32_t node) const;
   void read_on(std::uint32_t node);
+  /// What is in the pipe, as far as the buffer goes. False: nothing.
+  bool read_some(std::uint32_t node);
   void take(std::uint32_t node, std::string_view text);
 
   boost::asio::io_context& loop_;

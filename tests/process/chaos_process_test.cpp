@@ -212,6 +212,25 @@ TEST_CASE("a job that does not survive, and one that nothing happened to, have e
   CHECK(folder.left_behind().empty());
 }
 
+TEST_CASE("output that is still in the pipe when the job ends is read to its end", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "1h kill rank 0\n");
+  // Each node's launcher fills its pipe and ends at once.
+  const auto chaos = folder.start(
+      {"--plan", folder / "plan", "--nnodes", "8", "--json", "--launcher", folder.script("seq 1 11000\necho state=a\n"), "--", "nothing"});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == 3);
+  const auto report = report_of(ended);
+  REQUIRE(report.is_object());
+  for (const char* run : {"undisturbed", "disturbed"}) {
+    CHECK(report[run]["state"] == "a");
+    REQUIRE(report[run]["states"].size() == 1);
+    CHECK(report[run]["states"][0]["said_by"].size() == 8);
+  }
+  CHECK(folder.left_behind().empty());
+}
+
 TEST_CASE("a rehearsal that is interrupted or killed leaves no process, and no file but in its work directory", "[chaos][process]") {
   const int number = GENERATE(SIGINT, SIGTERM, SIGKILL);
   const bool in_first_run = GENERATE(true, false);

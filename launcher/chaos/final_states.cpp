@@ -28,13 +28,31 @@ std::optional<std::string_view> behind_last(std::string_view line, std::string_v
   return std::nullopt;
 }
 
+/// Where the word ends with which `text` begins; nothing where a bracket in it has no end.
+std::optional<std::size_t> end_of_word(std::string_view text) {
+  constexpr std::string_view opening = "([{", closing = ")]}";
+  std::string open;  // what closes them, the newest last
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (open.empty() && ends_word(text[at])) return at;
+    if (const auto kind = opening.find(text[at]); kind != std::string_view::npos) open += closing[kind];
+    else if (!open.empty() && text[at] == open.back()) open.pop_back();
+  }
+  return open.empty() ? std::optional{text.size()} : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> word_after(std::string_view line, std::string_view mark) {
   const auto rest = behind_last(line, mark);
   if (!rest) return std::nullopt;
-  std::string_view word{rest->begin(), std::ranges::find_if(*rest, ends_word)};
-  while (!word.empty() && std::string_view{",;)."}.find(word.back()) != std::string_view::npos) word.remove_suffix(1);
+  const auto end = end_of_word(*rest);
+  if (!end) return std::nullopt;
+  std::string_view word = rest->substr(0, *end);
+  const auto opens = std::ranges::count(word, '('), closes = std::ranges::count(word, ')');
+  for (auto more = closes - opens; !word.empty(); word.remove_suffix(1)) {
+    if (word.back() == ')' && more-- > 0) continue;  // of the sentence around it
+    if (std::string_view{",;."}.find(word.back()) == std::string_view::npos) break;
+  }
   if (word.empty() || word.size() > state_max) return std::nullopt;  // of a part of a state nothing can be said
   return std::string{word};
 }

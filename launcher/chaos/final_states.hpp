@@ -17,8 +17,9 @@
 
 namespace elrun::inline v0::launcher {
 
-/// The word after the last `mark` in `line`, up to a blank or a quote, without a comma, semicolon, bracket or full stop at its end. Nothing without one, and for one that is too long
-/// to be compared. A mark that begins with a letter does not count in the middle of a longer name.
+/// The word after the last `mark` in `line`, up to a blank or a quote, without a comma, semicolon, bracket or full stop at its end. Where it opens a bracket, as "[0.1, 0.2]" or
+/// "tensor(0.1, dtype=float64)", it goes on until that is closed, blanks and quotes included. Nothing without one, for a bracket that is not closed in this line, and for one that is
+/// too long to be compared. A mark that begins with a letter does not count in the middle of a longer name.
 [[nodiscard]] std::optional<std::string> word_after(std::string_view line, std::string_view mark);
 /// The number there. Nothing without one.
 [[nodiscard]] std::optional<std::uint64_t> number_after(std::string_view line, std::string_view mark);

@@ -26,6 +26,19 @@ TEST_CASE("the state is the word after its mark", "[chaos]") {
   CHECK(word_after("w = 0.494425, hash 1243115423319154795", "hash ") == "1243115423319154795");
 }
 
+TEST_CASE("a state in brackets is compared to their end", "[chaos]") {
+  const auto state = [](std::string_view line) { return word_after(line, "state="); };
+  CHECK(state("state=[0.1, 0.2] after 3 s") == "[0.1, 0.2]");
+  CHECK(state("state=[[1, 2], [3, 4]], saved") == "[[1, 2], [3, 4]]");
+  CHECK(state("state=tensor(0.5, dtype=torch.float64).") == "tensor(0.5, dtype=torch.float64)");
+  CHECK(state("(in the end state=tensor(0.5, grad_fn=<A>))") == "tensor(0.5, grad_fn=<A>)");
+  CHECK(state("state={'w': [1, 2], \"b\": 3}") == "{'w': [1, 2], \"b\": 3}");
+  CHECK(state("{\"message\": \"state=abc\"}") == "abc");
+  // Of a part of a state nothing can be said: the next line has the rest.
+  CHECK(state("state=tensor([1, 2,") == std::nullopt);
+  CHECK(state("state=[1, 2)") == std::nullopt);
+}
+
 TEST_CASE("the worker of a line is the one that its prefix names", "[chaos]") {
   CHECK(worker_of("[default0]:done", 2) == 0);
   CHECK(worker_of("[default12]: done", 16) == 12);

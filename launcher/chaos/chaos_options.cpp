@@ -230,6 +230,7 @@ class ChaosWords {
     if (const auto* launch = std::get_if<LaunchOptions>(&parsed)) {
       options_.world = {launch->round.nodes_max, launch->workers};
       options_.checkpoint_root = launch->checkpoint_root;
+      if (options_.launcher.empty()) options_.role = launch->role;
       return;
     }
     const auto& [code, text] = std::get<Usage>(parsed);

@@ -37,6 +37,7 @@ struct ChaosOptions {
   bool gives_restarts = true;            ///< No --max_restarts was given, so that each fault may cost one.
   bool gives_prefixes = true;            ///< Nothing of where output goes was given, so lines get a prefix that names their worker.
   std::string rendezvous_conf{};         ///< As it was given.
+  std::string role{};                    ///< Of the workers, as elrun names it in front of their lines; empty: not known.
   bool as_json = false;
   bool dry_run = false;  ///< The plan is shown, nothing is started.
 

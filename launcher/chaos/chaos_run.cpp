@@ -88,7 +88,7 @@ ChaosRun::ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Cloc
       holds_{loop},
       rehearsal_{setting_.plan, setting_.job.options.world},
       steps_{setting_.job.options.step_mark},
-      states_{setting_.job.options.world, setting_.job.options.state_mark, setting_.job.options.step_mark} {
+      states_{setting_.job.options.world, setting_.job.options.state_mark, setting_.job.options.step_mark, setting_.job.options.role} {
   for (const Fault& fault : setting_.plan) records_.push_back({.fault = fault});
 }
 

@@ -64,17 +64,20 @@ std::optional<std::uint64_t> number_after(std::string_view line, std::string_vie
   return number;
 }
 
-std::optional<std::uint32_t> worker_of(std::string_view line, std::uint32_t workers) {
-  constexpr std::size_t prefix_max = 256;
-  const std::size_t end = line.substr(0, prefix_max).find("]:");
+std::optional<std::uint32_t> worker_of(std::string_view line, std::uint32_t workers, std::string_view role) {
+  constexpr std::size_t prefix_max = 512;  // a role has 256 bytes at most
+  const std::size_t end = line.substr(0, prefix_max).find("]:", role.size() + 1);
   if (end == std::string_view::npos || line[0] != '[') return std::nullopt;
   const std::string_view name = line.substr(1, end - 1);
   // A log that begins with a time in brackets names no worker.
-  if (name.empty() || std::isalpha(static_cast<unsigned char>(name[0])) == 0 || name.find_first_of(" :[") != std::string_view::npos)
-    return std::nullopt;
-  const std::string_view digits = name.substr(name.find_last_not_of("0123456789") + 1);
+  const bool is_a_role =
+      role.empty() ? !name.empty() && std::isalpha(static_cast<unsigned char>(name[0])) != 0 && name.find_first_of(" :[") == name.npos
+                   : name.starts_with(role);
+  if (!is_a_role) return std::nullopt;
+  const std::string_view digits = name.substr(role.empty() ? name.find_last_not_of("0123456789") + 1 : role.size());
   std::uint32_t worker = 0;
-  if (std::from_chars(digits.data(), digits.data() + digits.size(), worker).ec != std::errc{} || worker >= workers) return std::nullopt;
+  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), worker);
+  if (error != std::errc{} || rest != digits.data() + digits.size() || worker >= workers) return std::nullopt;
   return worker;
 }
 
@@ -96,7 +99,7 @@ bool FinalStates::saw(std::string_view line, std::uint32_t node) {
   if (!state) return false;
   const auto step = number_after(line, step_mark_);
   const bool is_alone = world_.workers == 1;
-  const std::uint32_t worker = is_alone ? 0 : worker_of(line, world_.workers).value_or(all_workers);
+  const std::uint32_t worker = is_alone ? 0 : worker_of(line, world_.workers, role_).value_or(all_workers);
   Said& said = said_[{node, worker}];
   if (worker != all_workers || said.step.has_value() != step.has_value() || (step && *step > *said.step)) {
     said = {step, {*std::move(state)}};

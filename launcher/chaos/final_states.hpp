@@ -24,8 +24,9 @@ namespace elrun::inline v0::launcher {
 /// The number there. Nothing without one.
 [[nodiscard]] std::optional<std::uint64_t> number_after(std::string_view line, std::string_view mark);
 
-/// The worker that a line's prefix names, `[ROLE N]: ` without the blank. Nothing: it names none, or one of more than `workers`.
-[[nodiscard]] std::optional<std::uint32_t> worker_of(std::string_view line, std::uint32_t workers);
+/// The worker that a line's prefix names, `[ROLE N]: ` without the blank. Nothing: it names none, or one of more than `workers`. `role`: what the role is; empty: it is not known, and
+/// taken to have no digit at its end.
+[[nodiscard]] std::optional<std::uint32_t> worker_of(std::string_view line, std::uint32_t workers, std::string_view role = {});
 
 /// One state, and all that said it last.
 struct StateSaid {
@@ -39,9 +40,9 @@ struct StateSaid {
 
 class FinalStates {
  public:
-  /// Marks as in ChaosOptions.
-  FinalStates(const FaultWorld& world, std::string state_mark, std::string step_mark)
-      : world_{world}, state_mark_{std::move(state_mark)}, step_mark_{std::move(step_mark)} {}
+  /// Marks and role as in ChaosOptions.
+  FinalStates(const FaultWorld& world, std::string state_mark, std::string step_mark, std::string role = {})
+      : world_{world}, state_mark_{std::move(state_mark)}, step_mark_{std::move(step_mark)}, role_{std::move(role)} {}
 
   /// A line of that node's output. True: it has a state.
   bool saw(std::string_view line, std::uint32_t node);
@@ -65,7 +66,7 @@ class FinalStates {
   };
   [[nodiscard]] std::string name_of(const Speaker& speaker) const;
   FaultWorld world_;
-  std::string state_mark_, step_mark_;
+  std::string state_mark_, step_mark_, role_;
   std::map<Speaker, Said> said_;
 };
 

@@ -62,6 +62,8 @@ TEST_CASE("chaos takes its own options, and keeps elrun's for its agents", "[cha
   CHECK(taken({"--plan", "p", "-m", "train"}).agent == Words{"-m"});
   CHECK_FALSE(taken({"--plan", "p", "train.py"}).mtbf);
   CHECK(taken({"--checkpoint-root", "{run}/ck", "train.py"}).checkpoint_root == "{run}/ck");
+  CHECK(taken({"--role", "w2", "train.py"}).role == "w2");
+  CHECK(taken({"--launcher", "other --role w2", "train.py"}).role.empty());
 }
 
 TEST_CASE("chaos tells all that is wrong with its words at once", "[chaos]") {

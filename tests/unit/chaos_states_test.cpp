@@ -50,6 +50,22 @@ TEST_CASE("the worker of a line is the one that its prefix names", "[chaos]") {
   }
 }
 
+TEST_CASE("where the role is known, digits and brackets of its name are no worker's", "[chaos]") {
+  CHECK(worker_of("[w20]:done", 2, "w2") == 0);
+  CHECK(worker_of("[w111]:done", 16, "w1") == 11);
+  CHECK(worker_of("[8 x]:[0]:done", 2, "8 x]:[") == 0);
+  CHECK(worker_of("[" + std::string(256, 'r') + "1]:done", 2, std::string(256, 'r')) == 1);
+  for (const char* line : {"[w2]:done", "[w1]:done", "[w22]:done", "[x20]:done", "[w2 0]:done", "[w20x]:done", "w20]:done", "[w", "["}) {
+    CAPTURE(line);
+    CHECK(worker_of(line, 2, "w2") == std::nullopt);
+  }
+  FinalStates states{{.nodes = 1, .workers = 2}, "state=", "step=", "w1"};
+  states.saw("[w10]:state=old", 0);
+  states.lost(0, 0);
+  states.saw("[w11]:state=a", 0);
+  CHECK(states.states() == Said{{"a", {"rank 1"}}});
+}
+
 TEST_CASE("the last state of each rank is final, and all of them count", "[chaos]") {
   FinalStates states{{.nodes = 2, .workers = 2}, "state=", "step="};
   CHECK(states.states().empty());

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Duration look_interval = 20ms, slow_period = 20ms, slow_slice_min = 1ms;
 constexpr Duration last_words = 1s;     ///< Of the job, read after a launcher ended with success.
-constexpr Duration others_limit = 15s;  ///< Once a launcher ended with success, the others end soon.
+constexpr Duration others_limit = 15s;  ///< Once a launcher ended with success, for those that came back to a job that is over.
 constexpr std::size_t event_log_max = 64 << 20;
 
 std::string text_of_file(const std::string& path) {
@@ -109,7 +109,7 @@ void ChaosRun::abort() {
 
 void ChaosRun::saw(std::uint32_t node, std::string_view line) {
   // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
-  if (first_success_ && clock_.now() - *first_success_ > last_words) return;
+  if (first_success_ && was_away_.contains(node) && clock_.now() - *first_success_ > last_words) return;
   steps_.saw(line, clock_.now() - job_.began(), states_.saw(line, node));
 }
 
@@ -125,8 +125,9 @@ void ChaosRun::look() {
   if (is_over()) return finish();
   for (std::uint32_t node = 0; node < job_.nodes() && !first_success_; ++node)
     if (const auto& ending = job_.ending(node); ending && ending->ok()) first_success_ = now;
-  if (first_success_ && now - *first_success_ > others_limit) {
-    notes_.push_back(fmt::format("the job is done, and after {} not all nodes had ended: they were killed", for_people(others_limit)));
+  if (first_success_ && now - *first_success_ > others_limit && only_those_run_that_were_away()) {
+    notes_.push_back(
+        fmt::format("the job is done, and {} later nodes that had come back to it still ran: they were killed", for_people(others_limit)));
     return finish();
   }
   if (setting_.limit && now - job_.began() > *setting_.limit) {
@@ -175,6 +176,12 @@ bool ChaosRun::is_over() const {
     any_ended |= job_.ending(node).has_value();
   }
   return any_ended;
+}
+
+bool ChaosRun::only_those_run_that_were_away() const {
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+    if (job_.runs(node) && !was_away_.contains(node)) return false;
+  return true;
 }
 
 RehearsalFacts ChaosRun::gather(Duration time) const {

@@ -78,6 +78,7 @@ class ChaosRun {
   void do_what_is_due();
   [[nodiscard]] bool all_workers_run() const;
   [[nodiscard]] bool is_over() const;
+  [[nodiscard]] bool only_those_run_that_were_away() const;
   [[nodiscard]] RehearsalFacts gather(Duration time) const;
   void perform(const FaultAction& action, Duration time);
   /// What was hit, in words; a failure: it was not there any more, or the system refused.

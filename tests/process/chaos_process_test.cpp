@@ -177,6 +177,25 @@ TEST_CASE("a node that fails where another one succeeds is a failure of the job"
   CHECK(folder.left_behind().empty());
 }
 
+TEST_CASE("a node that goes on after another one has succeeded is waited for, and heard", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "1ms stop rank 0 for 10ms\n");
+  const bool hangs = GENERATE(false, true);
+  // Each node is a job of its own here. Node 1 of the disturbed run prints another state when node 0 has ended for long, or nothing.
+  const auto chaos = folder.start(
+      {"--plan", folder / "plan", "--nnodes", "2", "--limit", hangs ? "20s" : "200s", "--launcher", program_path("elrun") + " --no_python",
+       "--",
+       folder.script("[ $2 = 0 ] || sleep 3\ncase ${1##*/}$2$3 in\n  disturbed1word) echo state=b;;\n  disturbed1hang) sleep 1000;;\n"
+                     "  *) sleep 0.5; echo state=a;;\nesac\n"),
+       "{run}", "{node}", hangs ? "hang" : "word"});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == (hangs ? 2 : 1));
+  CHECK(ended.says(hangs ? "did not finish: it was ended, for it was over its limit"
+                         : "the final states differ: undisturbed a, disturbed a (rank 0), b (rank 1)"));
+  CHECK(folder.left_behind().empty());
+}
+
 TEST_CASE("a job that does not survive, and one that nothing happened to, have exit codes of their own", "[chaos][process]") {
   const ChaosFolder folder;
   SECTION("it did not finish") {

@@ -17,6 +17,7 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr Duration look_interval = 20ms, slow_period = 20ms, slow_slice_min = 1ms;
+constexpr Duration count_time = 1s;     ///< For more workers than were told of to be seen, once those are there.
 constexpr Duration last_words = 1s;     ///< Of the job, read after a launcher ended with success.
 constexpr Duration others_limit = 15s;  ///< Once a launcher ended with success, for those that came back to a job that is over.
 constexpr std::size_t event_log_max = 64 << 20;
@@ -136,6 +137,8 @@ void ChaosRun::look() {
         fmt::format("the {} run took longer than its limit of {}, and was ended", setting_.job.name, for_people(*setting_.limit)));
     return finish();
   }
+  if (!zero_ || now - *zero_ < count_time) note_unexpected_worker();
+  if (unexpected_) return finish();
   if (!zero_ && all_workers_run()) {
     zero_ = now;
     say_(fmt::format("{}: {} run", setting_.job.name, count_of(job_.nodes() * setting_.job.options.world.workers, "worker")));
@@ -166,6 +169,16 @@ bool ChaosRun::all_workers_run() const {
     if (std::ranges::find(there, false) != there.end()) return false;
   }
   return true;
+}
+
+// The states of workers that are not counted would be taken for another one's, and no failure would hit them.
+void ChaosRun::note_unexpected_worker() {
+  const std::uint32_t workers = setting_.job.options.world.workers;
+  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+    for (const WorkerProcess& worker : job_.workers(node))
+      if (worker.local_rank >= workers && !unexpected_)
+        unexpected_ = fmt::format("node {} has a worker with LOCAL_RANK {}, and --nproc-per-node says {} for each node", node,
+                                  worker.local_rank, count_of(workers, "worker"));
 }
 
 // When every launcher has ended by itself; one that was lost does not come back to a job that is over.
@@ -304,6 +317,7 @@ std::vector<NodeEnd> ChaosRun::ends() const {
 
 RunFacts ChaosRun::facts() const {
   RunFacts facts{.in_time = in_time_,
+                 .unfit = unexpected_,
                  .states = states_.states(),
                  .step = steps_.highest(),
                  .step_lines = steps_.lines(),
@@ -316,7 +330,7 @@ RunFacts ChaosRun::facts() const {
   if (!facts.failed.empty()) facts.exit_code = facts.failed.front().exit_code;
   Duration last{0};
   for (const NodeEnd& end : all) last = std::max(last, end.at), facts.some_node_succeeded |= end.exit_code == 0;
-  facts.wall = !in_time_ ? over_at_ - job_.began() : first_success_ ? *first_success_ - job_.began() : last;
+  facts.wall = !in_time_ || unexpected_ ? over_at_ - job_.began() : first_success_ ? *first_success_ - job_.began() : last;
   std::vector<std::string> events;
   for (std::uint32_t node = 0; node < job_.nodes(); ++node)
     events.push_back(text_of_file(fmt::format("{}/events.{}", setting_.job.directory, node)));

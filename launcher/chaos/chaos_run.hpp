@@ -77,6 +77,7 @@ class ChaosRun {
   void look();
   void do_what_is_due();
   [[nodiscard]] bool all_workers_run() const;
+  void note_unexpected_worker();
   [[nodiscard]] bool is_over() const;
   [[nodiscard]] bool only_those_run_that_were_away() const;
   [[nodiscard]] RehearsalFacts gather(Duration time) const;
@@ -106,6 +107,7 @@ class ChaosRun {
   std::set<std::uint32_t> was_away_;                // nodes that some fault took, or cut off
   std::vector<std::string> notes_;
   Orphans* orphans_ = nullptr;
+  std::optional<std::string> unexpected_;  // a worker that the job should not have, in words
   bool in_time_ = true, is_finished_ = false;
 };
 

@@ -22,6 +22,7 @@ std::optional<double> share(Duration undisturbed, Duration disturbed) {
 }
 
 std::string how_it_ended(const RunFacts& run) {
+  if (run.unfit) return *run.unfit;
   if (!run.in_time) return "it was ended, for it was over its limit";
   if (!run.some_node_succeeded || run.failed.empty()) return fmt::format("exit code {}", run.exit_code);
   constexpr std::size_t nodes_max = 8;
@@ -101,7 +102,7 @@ std::string percent(const std::optional<double>& share) { return share ? fmt::fo
 std::vector<std::string> run_row(std::string_view name, const RunFacts& run) {
   return {std::string{name},
           fmt::format("{:.1f} s", seconds(run.wall)),
-          run.in_time ? fmt::to_string(run.exit_code) : "ended",
+          run.in_time && !run.unfit ? fmt::to_string(run.exit_code) : "ended",
           run.step ? fmt::to_string(*run.step) : "-",
           fmt::to_string(run.steps_again),
           run.step_gap ? for_people(*run.step_gap) : "-",
@@ -241,6 +242,8 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
     verdict.exit_code = code, verdict.words = std::move(words);
     return verdict;
   };
+  for (const RunFacts* run : {&reference, other ? &*other : nullptr})
+    if (run != nullptr && run->unfit) return says(chaos_code::unknown, fmt::format("nothing can be said: {}", *run->unfit));
   if (!reference.succeeded() || !other)
     return says(chaos_code::unknown, fmt::format("the undisturbed run failed ({}): its logs say why; there is nothing to compare with",
                                                  how_it_ended(reference)));

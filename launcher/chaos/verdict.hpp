@@ -66,9 +66,10 @@ struct NodeEnd {
 [[nodiscard]] std::vector<NodeEnd> nodes_that_failed(std::span<const NodeEnd> ends);
 
 struct RunFacts {
-  bool in_time = true;            ///< False: it was ended, because it took longer than its limit.
-  int exit_code = 0;              ///< Of the first of the nodes that failed; 0: none did.
-  std::vector<NodeEnd> failed{};  ///< As `nodes_that_failed` has them.
+  bool in_time = true;                 ///< False: it was ended, because it took longer than its limit.
+  std::optional<std::string> unfit{};  ///< Why the run was ended and says nothing: the job is not what the options say.
+  int exit_code = 0;                   ///< Of the first of the nodes that failed; 0: none did.
+  std::vector<NodeEnd> failed{};       ///< As `nodes_that_failed` has them.
   bool some_node_succeeded = false;
   Duration wall{};  ///< From the start of the first launcher to the end of the first that ended with success; of none, of the last.
   std::vector<StateSaid> states{};      ///< The final ones that the program said: more than one where ranks differ.
@@ -78,7 +79,7 @@ struct RunFacts {
   std::optional<Duration> step_gap{};  ///< The median of the times between two.
   std::optional<TimesSaid> times{};
   std::vector<std::string> notes{};  ///< What was odd, in words.
-  [[nodiscard]] bool succeeded() const { return in_time && exit_code == 0; }
+  [[nodiscard]] bool succeeded() const { return in_time && !unfit && exit_code == 0; }
 };
 
 /// What became of one fault of the plan.

@@ -334,6 +334,18 @@ TEST_CASE("the same plan runs under another launcher, whose workers are found by
   CHECK(folder.left_behind().empty());
 }
 
+TEST_CASE("a launcher that starts more workers than chaos was told of is found out", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "1ms stop rank 0 for 10ms\n");
+  const Ended ended =
+      finish(*folder.start({"--plan", folder / "plan", "--launcher", program_path("elrun") + " --nproc_per_node 2 --no_python", "--",
+                            folder.script("sleep 3\n[ $RANK = 0 ] && sleep 1\necho state=$RANK\n")}));
+  INFO(ended.output);
+  CHECK(ended.code == 3);
+  CHECK(ended.says("nothing can be said: node 0 has a worker with LOCAL_RANK 1, and --nproc-per-node says 1 worker for each node"));
+  CHECK(folder.left_behind().empty());
+}
+
 TEST_CASE("as root, a node's network is cut and a small disk is filled", "[chaos][process]") {
   if (::geteuid() != 0) {
     WARN("SKIPPED: needs root");

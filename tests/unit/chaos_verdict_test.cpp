@@ -103,6 +103,10 @@ TEST_CASE("a run that failed is judged before its state", "[chaos]") {
   RunFacts late = done_in(11s, "abc");
   late.in_time = false;
   CHECK(code_of(done_in(10s, "abc"), late) == 2);
+  RunFacts unfit = done_in(10s, "abc");
+  unfit.unfit = "it has two workers";
+  CHECK(code_of(done_in(10s, "abc"), unfit) == 3);
+  CHECK(judge(unfit, {}, {}, {}).words == "nothing can be said: it has two workers");
 }
 
 TEST_CASE("steps are counted, and those that were said before are told apart", "[chaos]") {

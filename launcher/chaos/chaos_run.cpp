@@ -23,8 +23,10 @@ constexpr Duration others_limit = 15s;  ///< Once a launcher ended with success,
 constexpr std::size_t event_log_max = 64 << 20;
 
 std::string text_of_file(const std::string& path) {
-  std::ifstream file{path, std::ios::binary};
-  std::string text(event_log_max, '\0');
+  std::ifstream file{path, std::ios::binary | std::ios::ate};
+  const std::streamoff size = file.is_open() ? std::streamoff{file.tellg()} : 0;
+  std::string text(std::min(static_cast<std::size_t>(std::max<std::streamoff>(size, 0)), event_log_max), '\0');
+  file.seekg(0);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
   return text;

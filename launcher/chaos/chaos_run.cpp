@@ -300,6 +300,11 @@ void ChaosRun::end(std::size_t fault) {
 void ChaosRun::finish() {
   is_finished_ = true;
   over_at_ = clock_.now();
+  if (!zero_ && !setting_.plan.empty())
+    notes_.push_back(fmt::format(
+        "{} run: never were all {} seen to run at one time, so no failure could be made: a worker is a process that has RANK and "
+        "LOCAL_RANK in its environment, as /proc shows it",
+        setting_.job.name, count_of(job_.nodes() * setting_.job.options.world.workers, "worker")));
   timer_.cancel();
   for (const FaultAction& action : rehearsal_.finish()) end(action.fault);
   for (std::uint32_t node = 0; node < job_.nodes(); ++node)

@@ -247,6 +247,10 @@ TEST_CASE("output that is still in the pipe when the job ends is read to its end
     REQUIRE(report[run]["states"].size() == 1);
     CHECK(report[run]["states"][0]["said_by"].size() == 8);
   }
+  // It had no worker that chaos could know as one.
+  CHECK(report["undisturbed"]["notes"].empty());
+  REQUIRE(report["disturbed"]["notes"].size() == 1);
+  CHECK(report["disturbed"]["notes"][0].get<std::string>().starts_with("disturbed run: never were all 8 workers seen to run at one time"));
   CHECK(folder.left_behind().empty());
 }
 

@@ -105,10 +105,20 @@ Result<std::optional<RunRecord>> CheckpointRoot::read_or_rebuild_run(const std::
   // What has the name and cannot be read, a link that leads nowhere among it, is kept for people.
   ELRUN_TRY_ASSIGN(const auto names, files_.list(path_));
   if (std::find(names.begin(), names.end(), run_file) != names.end()) {
-    auto moved = files_.rename(path_ / run_file, path_ / damaged_run_file);
-    if (!moved.ok())
-      moved = files_.rename(path_ / run_file, path_ / fmt::format("{}-{}", damaged_run_file, unique()));  // a directory has the name
+    Path aside = path_ / damaged_run_file;
+    auto moved = files_.rename(path_ / run_file, aside);
+    if (!moved.ok()) {  // a directory has the name
+      aside = path_ / fmt::format("{}-{}", damaged_run_file, unique());
+      moved = files_.rename(path_ / run_file, aside);
+    }
     ELRUN_TRY(std::move(moved));
+    // A process that was frozen since it looked moves what a later start has written meanwhile, and checkpoints may be of that root by now.
+    const auto text = read_record(files_, aside, record_bytes_max);
+    if (auto whole = text.ok() ? decode_run(*text, aside.string()) : Result<RunRecord>{text.failure()}; whole.ok()) {
+      auto back = publish_once(files_, path_, run_file, unique(), encode(*whole));
+      if (!back.ok() && back.failure().code != Code::already_exists) return std::move(back).failure();
+      return read_run();
+    }
   }
   if (found.run) ELRUN_TRY(publish_once(files_, path_, run_file, unique(), encode(*found.run)));
   log_.warning(fmt::format(

@@ -1,6 +1,8 @@
 /// \file Rules of the checkpoint's cores, and of a checkpointer on a storage that behaves.
 
 #include <cerrno>
+#include <memory>
+#include <utility>
 
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/fence.hpp"
@@ -566,4 +568,32 @@ TEST_CASE("a checkpoint with a mark is passed over, and the word on it has the f
     const std::string said = note(std::string(5000, '\x1b'));
     CHECK(said.find('\x1b') == std::string::npos);
   }
+}
+
+TEST_CASE("a leader that was frozen before it moves a damaged RUN.json away does not move the one of a later generation", "[checkpoint]") {
+  FaultyFiles files;
+  ForwardingFiles before{files};
+  const auto generation = [](Files& storage, std::uint64_t number) {
+    auto job = std::make_unique<TestJob>(storage, 2, 1);
+    job->leader.generation.number += number;
+    job->ranks.clear();
+    job->add_ranks(2);
+    return job;
+  };
+  const auto frozen = generation(before, 0), later = generation(files, 1), last = generation(files, 2);
+  REQUIRE(said(frozen->start()) == "");
+  REQUIRE(said(files.write_durably("/ckpts/RUN.json", as_bytes("damaged"))) == "");
+  bool is_over = false;
+  before.before = [&](const char* verb, const Path& path) -> Result<void> {
+    if (std::string_view{verb} != "rename" || std::exchange(is_over, true)) return {};
+    CAPTURE(path.string());
+    CHECK(said(later->start()) == "");
+    CHECK(said(later->save(40)) == "");
+    return {};
+  };
+  CHECK_THAT(said(frozen->save(10)), Contains("was taken over: fence 2"));
+  REQUIRE(is_over);
+  const auto start = last->start();
+  REQUIRE(said(start) == "");
+  CHECK(start->choice == CheckpointId{40, 2, 1});
 }

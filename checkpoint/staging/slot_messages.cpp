@@ -83,17 +83,53 @@ Result<Said> decode_said(ByteSpan bytes) {
   return said;
 }
 
-std::string SaveKeys::prefix() const { return fmt::format("job/elrun/save/g{:08}/s{:012}/", fence_, step_); }
-std::string SaveKeys::ticket(unsigned attempt) const { return fmt::format("{}t{}/ticket", prefix(), attempt); }
-std::string SaveKeys::vote(unsigned attempt, std::uint32_t rank) const { return fmt::format("{}t{}/vote/{:05}", prefix(), attempt, rank); }
-std::string SaveKeys::outcome(unsigned attempt) const { return fmt::format("{}t{}/outcome", prefix(), attempt); }
+std::string SaveKeys::all() const { return fmt::format("job/elrun/save/g{:08}/s{:012}/", fence_, step_); }
+std::string SaveKeys::all_of(unsigned attempt) const { return fmt::format("{}t{}/", all(), attempt); }
+std::string SaveKeys::ticket(unsigned attempt) const { return all_of(attempt) + "ticket"; }
+std::string SaveKeys::vote(unsigned attempt, std::uint32_t rank) const { return fmt::format("{}vote/{:05}", all_of(attempt), rank); }
+std::string SaveKeys::outcome(unsigned attempt) const { return all_of(attempt) + "outcome"; }
 std::string SaveKeys::gone(std::uint32_t rank) const { return fmt::format("{}{:05}", all_gone(), rank); }
-std::string SaveKeys::all_gone() const { return prefix() + "gone/"; }
-std::string SaveKeys::broken_promise(const Generation& generation, std::uint32_t rank) {
-  return fmt::format("{}{:05}", all_broken_promises(generation), rank);
+std::string SaveKeys::all_gone() const { return all() + "gone/"; }
+
+ByteVector encode(const BrokenPromise& broken) {
+  ByteWriter out;
+  out.put(broken.generation.number);
+  for (const std::uint64_t word : broken.generation.lineage.bits) out.put(word);
+  out.put(broken.rank);
+  put_failure(out, broken.why);
+  return out.take();
 }
-std::string SaveKeys::all_broken_promises(const Generation& generation) {
-  return fmt::format("job/elrun/save/promised/{}/", to_string(generation));
+
+Result<BrokenPromise> decode_broken_promise(ByteSpan bytes) {
+  ByteReader in{bytes};
+  BrokenPromise broken{.generation = {.number = in.get<std::uint64_t>()}};
+  for (std::uint64_t& word : broken.generation.lineage.bits) word = in.get<std::uint64_t>();
+  broken.rank = in.get<std::uint32_t>();
+  if (auto why = get_failure(in)) broken.why = *std::move(why);
+  ELRUN_TRY(in.finish("the word that a part of a save was never begun"));
+  return broken;
+}
+
+ByteVector encode(const std::vector<NotedSave>& saves) {
+  ByteWriter out;
+  out.put(static_cast<std::uint32_t>(saves.size()));
+  for (const NotedSave& s : saves) out.put(s.root), out.put(s.fence), out.put(s.step), out.put(s.world);
+  return out.take();
+}
+
+Result<std::vector<NotedSave>> decode_noted_saves(ByteSpan bytes) {
+  ByteReader in{bytes};
+  std::vector<NotedSave> saves;
+  const auto count = in.get<std::uint32_t>();
+  if (count > noted_saves_max) in.mark_broken();
+  for (std::uint32_t i = 0; i < count && !in.broken(); ++i) {
+    NotedSave& save = saves.emplace_back();
+    save.root = in.get<std::uint32_t>(), save.fence = in.get<FenceNumber>(), save.step = in.get<std::uint64_t>(),
+    save.world = in.get<std::uint32_t>();
+    if (save.world > world_max) in.mark_broken();
+  }
+  ELRUN_TRY(in.finish("the list of saves with keys in the job's store"));
+  return saves;
 }
 
 }  // namespace elrun::inline v0

@@ -2,11 +2,15 @@
 /// \file Core: what a worker and `elrun ckptd` say to each other about a staging slot, and what the writers of a save tell each other through the
 /// job's store. All of it may come from anybody of this user: it is bounded and checked.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <elrun/failure.hpp>
+#include <elrun/ids.hpp>
 #include <elrun/result.hpp>
 
 #include "checkpoint/format/names.hpp"
@@ -59,17 +63,40 @@ class SaveKeys {
   [[nodiscard]] std::string outcome(unsigned attempt) const;
   /// The part of this rank will never come, and why (a PartVote).
   [[nodiscard]] std::string gone(std::uint32_t rank) const;
-  /// Of all keys `gone`.
+  /// What these keys begin with: all of the save, those of one attempt, all `gone`.
+  [[nodiscard]] std::string all() const;
+  [[nodiscard]] std::string all_of(unsigned attempt) const;
   [[nodiscard]] std::string all_gone() const;
-  /// The same of a rank that had promised to begin, in this generation: nobody knows of which save.
-  [[nodiscard]] static std::string broken_promise(const Generation& generation, std::uint32_t rank);
-  [[nodiscard]] static std::string all_broken_promises(const Generation& generation);
 
  private:
-  [[nodiscard]] std::string prefix() const;
   FenceNumber fence_;
   std::uint64_t step_;
 };
 constexpr unsigned save_tries_max = 3;  ///< Of one save by ckptd, each under a name of its own.
+
+/// A rank had promised to begin a save, in this generation, and will not: nobody knows which save that would have been. One key holds the newest for the whole job.
+/// Its generation ends with it, so one is enough for all who wait.
+struct BrokenPromise {
+  Generation generation{};
+  std::uint32_t rank = 0;
+  Failure why{};
+};
+[[nodiscard]] ByteVector encode(const BrokenPromise& broken);
+[[nodiscard]] Result<BrokenPromise> decode_broken_promise(ByteSpan bytes);
+constexpr std::string_view broken_promise_key = "job/elrun/save/promised";
+
+/// A save of which the job's store may hold keys. One key lists them, so that whichever ckptd leads a later save finds and removes them.
+struct NotedSave {
+  std::uint32_t root = 0;  ///< The checksum of its root's path: a program may save one job after another, and each root has its own fences.
+  FenceNumber fence = 0;
+  std::uint64_t step = 0;
+  std::uint32_t world = 0;
+  friend bool operator==(const NotedSave&, const NotedSave&) = default;
+};
+/// As they were noted.
+[[nodiscard]] ByteVector encode(const std::vector<NotedSave>& saves);
+[[nodiscard]] Result<std::vector<NotedSave>> decode_noted_saves(ByteSpan bytes);
+constexpr std::string_view noted_saves_key = "job/elrun/save/noted";
+constexpr std::size_t noted_saves_max = 64;
 
 }  // namespace elrun::inline v0

@@ -7,6 +7,7 @@
 
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/newest.hpp"
+#include "checkpoint/staging/save_words.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
 
@@ -16,8 +17,6 @@ namespace {
 constexpr Duration call_wait = 1s;         // of one call of the store; between two it is asked whether the save goes on
 constexpr Duration pause = 100ms;          // before a call that failed is made again
 constexpr std::size_t missing_named = 16;  // ranks that one failure names
-constexpr std::size_t old_keys_max =
-    1u << 17;  // names that are remembered while the store removes none; beyond it the oldest stay in the store
 
 /// Another name, a moment later, may succeed.
 bool is_tried_again(Code why, unsigned attempt) {
@@ -28,7 +27,7 @@ bool is_tried_again(Code why, unsigned attempt) {
 class SaveMeeting {
  public:
   SaveMeeting(const SlotSaveHost& host, SaveKeys keys, const SlotRecord& record)
-      : host_{host}, keys_{keys}, generation_{record.generation}, world_{record.world} {}
+      : host_{host}, keys_{keys}, generation_{record.generation}, world_{record.world}, noted_{noted_save(record)} {}
 
   [[nodiscard]] Result<void> may_go_on() const {
     if (auto why = host_.cancel()) return *std::move(why);
@@ -76,11 +75,16 @@ class SaveMeeting {
     }
     return all;
   }
-  /// Removes keys that nobody asks for any more, the newest first. Those that the store does not remove now stay in the list.
-  void remove(std::vector<std::string>& keys) {
-    while (!keys.empty() && host_.store.remove(keys.back(), soon()).ok()) keys.pop_back();
-    if (keys.size() > old_keys_max) keys.erase(keys.begin(), keys.end() - static_cast<std::ptrdiff_t>(old_keys_max));
+  /// Before the first key of this save: whoever leads a later one removes them.
+  void note() {
+    (void)until_done(noted_saves_key, [&] { return note_save(host_.store, noted_, soon()); });
   }
+  /// No save begins before all ranks know how the one before ended, so nobody asks for the keys of older ones any more.
+  void sweep() {
+    sweep_saves(host_.store, noted_, [this] { return soon(); });
+  }
+  /// Nobody asks for what this writer has said, and whoever leads a later save may have swept already.
+  void take_back(const std::string& key) { (void)host_.store.remove(key, soon()); }
 
  private:
   template <class Call>
@@ -104,16 +108,11 @@ class SaveMeeting {
                    fmt::format("the save was not over in time: {} did not come in the job's store", key)};
   }
   Result<void> nobody_is_gone() {
-    ELRUN_TRY(none_of(keys_.all_gone(), [&](std::uint32_t rank) { return keys_.gone(rank); }));
-    return none_of(SaveKeys::all_broken_promises(generation_),
-                   [&](std::uint32_t rank) { return SaveKeys::broken_promise(generation_, rank); });
-  }
-  template <class KeyOf>
-  Result<void> none_of(const std::string& all, KeyOf key_of) {
-    const auto count = host_.store.num_keys(all, soon());
+    const auto count = host_.store.num_keys(keys_.all_gone(), soon());
+    if (auto broken = broken_promise(host_.store, generation_, soon())) return *std::move(broken);
     if (!count.ok() || *count == 0) return {};
     for (std::uint32_t rank = 0; rank < world_; ++rank) {
-      const auto said = host_.store.get(key_of(rank), Deadline::after(host_.clock.now(), pause));
+      const auto said = host_.store.get(keys_.gone(rank), Deadline::after(host_.clock.now(), pause));
       if (!said.ok()) continue;
       ELRUN_TRY_ASSIGN(const PartVote vote, decode_part_vote(*said));
       if (vote.refusal) return *vote.refusal;
@@ -143,6 +142,7 @@ class SaveMeeting {
   const SaveKeys keys_;
   const Generation generation_;
   const std::uint32_t world_;
+  const NotedSave noted_;
 };
 
 /// One try. `again`: another one may follow.
@@ -170,13 +170,14 @@ class SlotSave {
 
   SaveOutcome run() {
     SaveOutcome out{record_.ownership.fence, record_.step};
+    if (record_.rank == 0) meeting_.note();
     for (unsigned attempt = 1;; ++attempt) {
       Tried tried = record_.rank == 0 ? lead(attempt) : follow(attempt);
       if (tried.acknowledged.ok()) out.acknowledgement = std::move(tried.acknowledged).value();
       else if (tried.again) continue;
       else out.failure = std::move(tried.acknowledged).failure();
       if (out.failure && !out.failure->generation) out.failure->generation = record_.generation;
-      if (host_.old_keys != nullptr) replace_old_keys(attempt, out.failure.has_value());
+      if (record_.rank == 0) meeting_.sweep();
       return out;
     }
   }
@@ -239,21 +240,6 @@ class SlotSave {
     return {acknowledged, false};
   }
 
-  /// No save begins before all ranks know how the one before ended, so nobody asks for its keys any more. The keys of this save stay until the next one, also where it failed:
-  /// a storage that fails for days must not fill the store.
-  void replace_old_keys(unsigned attempts, bool has_failed) {
-    meeting_.remove(*host_.old_keys);
-    for (unsigned attempt = 1; attempt <= attempts; ++attempt) {
-      host_.old_keys->push_back(keys_.ticket(attempt));
-      host_.old_keys->push_back(keys_.outcome(attempt));
-      for (std::uint32_t rank = 1; rank < record_.world; ++rank) host_.old_keys->push_back(keys_.vote(attempt, rank));
-    }
-    for (std::uint32_t rank = 0; has_failed && rank < record_.world; ++rank) {
-      host_.old_keys->push_back(keys_.gone(rank));
-      host_.old_keys->push_back(SaveKeys::broken_promise(record_.generation, rank));
-    }
-  }
-
   Tried follow(unsigned attempt) {
     auto said = await_said(keys_.ticket(attempt));
     if (!said.ok()) return {std::move(said).failure(), false};
@@ -263,7 +249,10 @@ class SlotSave {
     const PartVote mine = write(*ticket);
     if (auto told = meeting_.put(keys_.vote(attempt, record_.rank), encode(mine)); !told.ok()) return {std::move(told).failure(), false};
     auto end = await_said(keys_.outcome(attempt));
-    if (!end.ok()) return {std::move(end).failure(), false};
+    if (!end.ok()) {
+      if (is_taken_over(end.failure())) meeting_.take_back(keys_.vote(attempt, record_.rank));
+      return {std::move(end).failure(), false};
+    }
     if (end->failure) return {*std::move(end->failure), end->again};
     std::string acknowledged{as_text(end->value)};
     if (host_.acknowledged) host_.acknowledged(acknowledged);
@@ -287,33 +276,6 @@ class SlotSave {
 
 SaveOutcome save_slot(const SlotView& slot, const SlotRecord& record, const SlotSaveHost& host) {
   return SlotSave{slot, record, host}.run();
-}
-
-Result<void> tell_gone(Store& store, const SaveKeys& keys, std::uint32_t rank, const Failure& why, Deadline deadline) {
-  Failure named = why;
-  named.rank = Rank{rank};
-  return store.set(keys.gone(rank), encode(PartVote{.rank = rank, .refusal = std::move(named)}), deadline);
-}
-
-Result<void> tell_broken_promise(Store& store, const SlotOwner& owner, Deadline deadline) {
-  const Failure why{.code = Code::peer_lost,
-                    .remedy = Remedy::retry,
-                    .what = "this worker ended when all were about to begin a checkpoint, before it had begun its part",
-                    .rank = Rank{owner.rank},
-                    .generation = owner.generation};
-  return store.set(SaveKeys::broken_promise(owner.generation, owner.rank), encode(PartVote{.rank = owner.rank, .refusal = why}), deadline);
-}
-
-std::optional<SaveOutcome> told_outcome(Store& store, FenceNumber fence, std::uint64_t step, const std::function<Deadline()>& deadline) {
-  const SaveKeys keys{fence, step};
-  for (unsigned attempt = save_tries_max; attempt >= 1; --attempt) {
-    const auto bytes = store.get(keys.outcome(attempt), deadline());
-    if (!bytes.ok()) continue;
-    const auto said = decode_said(*bytes);
-    if (!said.ok() || (said->failure && said->again)) continue;
-    return SaveOutcome{fence, step, said->failure ? std::string{} : std::string{as_text(said->value)}, said->failure};
-  }
-  return {};
 }
 
 }  // namespace elrun::inline v0

@@ -34,23 +34,12 @@ struct SlotSaveHost {
   std::function<void(const std::string&)> acknowledged{};       ///< The commit is acknowledged: before anything else is done.
   std::function<void(const PartVote&, Duration took)> voted{};  ///< This rank's part is written, or could not be.
   ShardWriting writing{};                                       ///< How its part is written.
-  std::vector<std::string>* old_keys = nullptr;  ///< Leader: keys of the saves before, which it removes; then those of this one.
 };
 
 constexpr Duration save_deadline = 600s;  ///< Of one save; then the ranks whose parts are missing are named.
 
 /// Writes the part of `record.rank`; the leader (rank 0) commits once all ranks have voted. A save that failed is tried again under a new name, up to
-/// `save_tries_max` times, where the next moment may be a better one. Never fails: the outcome says why not.
+/// `save_tries_max` times, where the next moment may be a better one. Then the leader removes what older saves have left in the store (save_words.hpp). Never fails: the outcome says why not.
 [[nodiscard]] SaveOutcome save_slot(const SlotView& slot, const SlotRecord& record, const SlotSaveHost& host);
-
-/// Tells the writers of the other ranks that the part of `rank` will not come.
-Result<void> tell_gone(Store& store, const SaveKeys& keys, std::uint32_t rank, const Failure& why, Deadline deadline);
-
-/// The same of a rank that died when it had promised to begin a save, and had not begun: of whichever save of that generation waits for it.
-Result<void> tell_broken_promise(Store& store, const SlotOwner& owner, Deadline deadline);
-
-/// How a save ended, as its leader told the store; nothing where it did not (yet). For a worker whose ckptd died.
-[[nodiscard]] std::optional<SaveOutcome> told_outcome(Store& store, FenceNumber fence, std::uint64_t step,
-                                                      const std::function<Deadline()>& deadline);
 
 }  // namespace elrun::inline v0

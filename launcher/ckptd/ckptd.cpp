@@ -19,7 +19,6 @@
 #include <chrono>
 #include <exception>
 #include <functional>
-#include <iterator>
 #include <list>
 #include <map>
 #include <memory>
@@ -33,6 +32,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/staging/save_words.hpp"
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
 #include "checkpoint/staging/slot_save.hpp"
@@ -68,8 +68,7 @@ struct RunningSave {
   std::shared_ptr<const SlotView> slot;
   SlotRecord record;
   std::atomic<Instant> deadline;
-  std::atomic<bool> hurries{false};     ///< Training waits for it: no bound on bytes per second holds.
-  std::vector<std::string> old_keys{};  ///< Of the leader's saves before this one, then of this one.
+  std::atomic<bool> hurries{false};  ///< Training waits for it: no bound on bytes per second holds.
   SaveOutcome outcome{};
   std::atomic<bool> is_over{false};
   std::thread thread{};
@@ -184,7 +183,6 @@ class Ckptd {
     RunningSave& it = *save;
     if (is_settling() && last_minutes_.has(it.record.directory, it.record.ownership.fence))
       it.deadline = clock_.now() + settle_wait, it.hurries = true;
-    if (it.record.rank == 0) it.old_keys = std::exchange(old_keys_, {});
     saves_.push_back(std::move(save));
     try {
       it.thread = quiet_thread([this, &it] { write(it); });
@@ -220,8 +218,7 @@ class Ckptd {
                                   for (const SlotFragment& f : it.record.fragments) bytes += f.bytes;
                                   store.tell(PartVoted{it.record.step, it.record.rank, bytes, took, vote.refusal});
                                 },
-                            .writing = {.threads = writers, .pace = [this, &it](std::uint64_t bytes) { return pace(it, bytes); }},
-                            .old_keys = it.record.rank == 0 ? &it.old_keys : nullptr};
+                            .writing = {.threads = writers, .pace = [this, &it](std::uint64_t bytes) { return pace(it, bytes); }}};
     return save_slot(*it.slot, it.record, host);
   }
 
@@ -270,7 +267,6 @@ class Ckptd {
 
   /// This part will not come: its worker hears that, and for `wait` at most it is tried to tell the writers of the other ranks, which would wait for it until the save's deadline.
   void give_up(RunningSave& it, const char* error, Duration wait) const {
-    const SaveKeys keys{it.record.ownership.fence, it.record.step};
     it.outcome =
         SaveOutcome{it.record.ownership.fence, it.record.step, {}, Failure{.code = Code::exhausted, .remedy = Remedy::retry, .what = {}}};
     try {
@@ -278,7 +274,7 @@ class Ckptd {
       why.rank = Rank{it.record.rank};
       why.what = fmt::format("elrun ckptd could not write the checkpoint: {}", error);
       AgentStore store{clock_, agent_};
-      (void)tell_gone(store, keys, it.record.rank, why, Deadline::after(clock_.now(), wait));
+      (void)tell_gone(store, noted_save(it.record), it.record.rank, why, Deadline::after(clock_.now(), wait));
     } catch (const std::exception&) {  // std::bad_alloc: the worker hears of it in any case
     }
     it.is_over = true;
@@ -300,7 +296,6 @@ class Ckptd {
       else if ((*save)->outcome.failure)
         log_.warning(fmt::format("the checkpoint of step {} of a worker that is gone could not be saved: {}", (*save)->outcome.step,
                                  message(*(*save)->outcome.failure)));
-      std::move((*save)->old_keys.begin(), (*save)->old_keys.end(), std::back_inserter(old_keys_));
       save = saves_.erase(save);
     }
   }
@@ -353,9 +348,9 @@ class Ckptd {
   void tell_gone_of(const SlotView& slot) {
     auto record = slot.record(SlotState::filling);
     if (!record.ok()) return;
-    tell_beside([rank = record->rank, keys = SaveKeys{record->ownership.fence, record->step}](Store& store, Deadline deadline) {
+    tell_beside([rank = record->rank, save = noted_save(*record)](Store& store, Deadline deadline) {
       return tell_gone(
-          store, keys, rank,
+          store, save, rank,
           Failure{Code::peer_lost, Remedy::retry, "this worker ended before its part of the checkpoint was in its staging slot"}, deadline);
     });
   }
@@ -395,8 +390,7 @@ class Ckptd {
   std::mutex fences_mutex_;
   std::map<std::string, FenceNumber> newest_fences_;  // by checkpoint root: a program may save one job after another
   std::mutex pace_mutex_;
-  TokenBucket bucket_;                 // of all saves of this node
-  std::vector<std::string> old_keys_;  // of the leader's saves that are over
+  TokenBucket bucket_;  // of all saves of this node
 };
 
 }  // namespace

@@ -34,9 +34,13 @@ std::string text(char what, ByteSpan bytes) { return what + std::string{as_text(
 
 std::vector<std::string> fuzz_examples() {
   const SaveOutcome good{3, 40, "acknowledged", {}}, bad{3, 40, {}, Failure{Code::no_space, Remedy::fix_config, "full"}};
-  return {text('r', encode(example())), text('h', encode(SlotPrefix{SlotState::sealed, 7, 1000, 8192, 4000})),
-          text('o', encode(std::optional{good})), text('o', encode(std::optional{bad})),
-          text('s', encode(Said{.failure = bad.failure, .again = true}))};
+  return {text('r', encode(example())),
+          text('h', encode(SlotPrefix{SlotState::sealed, 7, 1000, 8192, 4000})),
+          text('o', encode(std::optional{good})),
+          text('o', encode(std::optional{bad})),
+          text('s', encode(Said{.failure = bad.failure, .again = true})),
+          text('p', encode(BrokenPromise{{7, {{8, 9}}}, 5, *bad.failure})),
+          text('n', encode(std::vector<NotedSave>{{1, 3, 40, 2}, {1, 4, 50, 3}}))};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -49,6 +53,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else if (data[0] == 's') {
     const auto said = decode_said(bytes);
     if (said.ok()) ELRUN_ASSERT(decode_said(encode(*said)).ok());
+  } else if (data[0] == 'p') {
+    const auto broken = decode_broken_promise(bytes);
+    if (broken.ok()) ELRUN_ASSERT(decode_broken_promise(encode(*broken)).ok());
+  } else if (data[0] == 'n') {
+    const auto noted = decode_noted_saves(bytes);
+    if (noted.ok()) ELRUN_ASSERT(decode_noted_saves(encode(*noted)).value() == *noted);
   } else if (data[0] == 'h') {
     ByteVector page(bytes.begin(), bytes.end());
     page.resize(slot_page);

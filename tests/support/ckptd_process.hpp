@@ -117,7 +117,7 @@ class PlayedAgent {
       if (!*message) return true;
       if (auto* request = std::get_if<StoreRequest>(&**message)) {
         request->generation = generation_;
-        if (refusals_ > 0 && request->op == StoreOp::set && request->keys.at(0).find("/promised/") != std::string::npos) {
+        if (refusals_ > 0 && request->op == StoreOp::compare_set && request->keys.at(0) == broken_promise_key) {
           --refusals_;
           answer({{StoreCaller{line.number},
                    StoreReply{.id = request->id, .ok = false, .code = Code::generation_over, .what = "not now", .values = {}}}});

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "checkpoint/staging/save_words.hpp"
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
 #include "checkpoint/staging/slot_save.hpp"
@@ -133,7 +134,9 @@ class SharedFiles final : public Files {
 
 /// The writers of a world's slots, each on a thread, as the ckptd of each node runs them.
 struct Writers {
-  explicit Writers(TestJob& of) : job{of} {}
+  explicit Writers(TestJob& of) : job{of}, own{std::make_unique<SharedStore>(clock, of.leader.generation)}, store{*own} {}
+  /// Processes that know of no save before, with the job's store.
+  Writers(TestJob& of, SharedStore& of_job) : job{of}, store{of_job} {}
   std::vector<SaveOutcome> save(std::uint64_t step, const Ownership& ownership, const std::vector<std::uint32_t>& ranks) {
     std::vector<SlotRecord> records;
     std::vector<SlotView> slots;
@@ -157,8 +160,7 @@ struct Writers {
                                     [&](const std::string& text) {
                                       const std::lock_guard lock{mutex};
                                       acknowledged.push_back(text);
-                                    },
-                                .old_keys = ranks[i] == 0 ? &old_keys : nullptr};
+                                    }};
         outcomes[i] = save_slot(slots[i], records[i], host);
       });
     for (std::thread& thread : threads) thread.join();
@@ -169,11 +171,11 @@ struct Writers {
   SharedFiles shared{static_cast<FaultyFiles&>(job.files)};
   SteadyClock clock;
   Instant deadline = clock.now() + 600s;
-  SharedStore store{clock, job.leader.generation};
+  std::unique_ptr<SharedStore> own;
+  SharedStore& store;
   std::function<std::optional<Failure>()> cancel = [] { return std::optional<Failure>{}; };
   std::mutex mutex;
   std::vector<std::string> acknowledged;
-  std::vector<std::string> old_keys;
 };
 
 std::string why(const SaveOutcome& outcome) { return outcome.failure ? message(*outcome.failure) : ""; }
@@ -295,6 +297,15 @@ TEST_CASE("words, outcomes and keys are read as they were written, and nothing e
   const auto told = decode_said(encode(Said{.failure = bad.failure, .again = true}));
   REQUIRE((told.ok() && told->failure));
   CHECK(told->again);
+  const ByteVector promise = encode(BrokenPromise{{7, {{8, 9}}}, 5, *bad.failure});
+  CHECK(decode_broken_promise(promise)->generation == Generation{7, {{8, 9}}});
+  CHECK(decode_broken_promise(promise)->why.rank == Rank{5});
+  for (std::size_t cut = 0; cut < promise.size(); ++cut) CHECK(!decode_broken_promise(ByteSpan{promise}.first(cut)).ok());
+  const std::vector<NotedSave> noted{{1, 3, 40, 2}, {1, 4, 50, 3}};
+  CHECK(decode_noted_saves(encode(noted)).value() == noted);
+  for (std::size_t cut = 0; cut < encode(noted).size(); ++cut) CHECK(!decode_noted_saves(ByteSpan{encode(noted)}.first(cut)).ok());
+  CHECK(!decode_noted_saves(encode(std::vector<NotedSave>(noted_saves_max + 1))).ok());
+  CHECK(!decode_noted_saves(encode(std::vector<NotedSave>{{1, 3, 40, world_max + 1}})).ok());
   CHECK(SaveKeys{3, 40}.vote(2, 7) == "job/elrun/save/g00000003/s000000000040/t2/vote/00007");
   CHECK(SaveKeys{3, 40}.gone(7) == "job/elrun/save/g00000003/s000000000040/gone/00007");
 }
@@ -364,13 +375,123 @@ TEST_CASE("the keys of a save are removed from the store by the next one, also w
   CHECK(keys("") == 9);  // of three tries
   files.broken = {};
   const Failure gone{Code::peer_lost, Remedy::retry, "this worker ended"};
-  REQUIRE(tell_gone(*store, {ownership.fence, 20}, 1, gone, Deadline::after(writers.clock.now(), 5s)).ok());
+  REQUIRE(tell_gone(*store, noted_save(record_of(job, 1, 20, ownership)), 1, gone, Deadline::after(writers.clock.now(), 5s)).ok());
   for (const SaveOutcome& outcome : writers.save(20, ownership, {0})) REQUIRE(outcome.failure.has_value());
   CHECK(keys("s000000000010/") == 0);
   CHECK(keys("") == 3);
   for (const SaveOutcome& outcome : writers.save(30, ownership, {0, 1})) CHECK(why(outcome) == "");
   CHECK(keys("s000000000020/") == 0);
   CHECK(keys("") == 3);
+}
+
+TEST_CASE(
+    "however many generations end at whichever moment of a save, and whoever leads the next one, the store keeps the keys of the newest save alone",
+    "[checkpoint][slot]") {
+  FaultyFiles files;
+  const SteadyClock clock;
+  const auto by = [&] { return Deadline::after(clock.now(), 5s); };
+  SharedStore store{clock, {}};
+  const auto keys = [&] { return store.of(Rank{0})->num_keys("job/", by()).value(); };
+  std::uint64_t most = 0;
+  for (std::uint64_t generation = 20; generation <= 44; ++generation) {
+    TestJob job{files, 2, generation};
+    REQUIRE(said(job.start()) == "");
+    store.begin_generation(job.leader.generation);
+    Writers writers{job, store};
+    const Ownership ownership = job.ranks[0].ownership();
+    const auto word = store.of(Rank{1});
+    const Failure gone{Code::peer_lost, Remedy::retry, "this worker ended"};
+    switch (generation % 4) {
+      case 0:
+        for (const SaveOutcome& outcome : writers.save(generation, ownership, {0, 1})) CHECK(why(outcome) == "");
+        break;
+      case 1: REQUIRE(tell_gone(*word, noted_save(record_of(job, 0, generation, ownership)), 0, gone, by()).ok()); break;
+      case 2:
+        for (std::uint32_t rank = 0; rank < 2; ++rank) REQUIRE(tell_broken_promise(*word, {job.leader.generation, rank}, by()).ok());
+        break;
+      case 3:
+        files.broken = [](const Path& path) { return path.filename() == shard_name(1, 2) ? EIO : 0; };
+        for (const SaveOutcome& outcome : writers.save(generation, ownership, {0, 1})) CHECK(outcome.failure);
+        files.broken = {};
+        break;
+    }
+    most = std::max(most, keys());
+  }
+  CHECK(most <= 12);  // three tries of three keys, the list of saves, the newest checkpoint, a broken promise
+  CHECK(keys() == 6);
+}
+
+TEST_CASE("what a writer that was frozen says late is removed by a later save, and it removes nothing of that", "[checkpoint][slot]") {
+  FaultyFiles files;
+  const SteadyClock clock;
+  const auto by = [&] { return Deadline::after(clock.now(), 5s); };
+  TestJob old{files, 2, 50};
+  REQUIRE(said(old.start()) == "");
+  SharedStore store{clock, old.leader.generation};
+  const auto keys = [&](FenceNumber fence) {
+    return store.of(Rank{0})->num_keys("job/elrun/save/g0000000" + std::to_string(fence) + "/", by()).value();
+  };
+  Writers frozen{old, store};
+  const Ownership before = old.ranks[0].ownership();
+  for (const SaveOutcome& outcome : frozen.save(10, before, {0, 1})) REQUIRE(why(outcome) == "");
+  TestJob next{files, 2, 51};
+  REQUIRE(said(next.start()) == "");
+  Writers writers{next, store};
+  for (const SaveOutcome& outcome : writers.save(20, next.ranks[0].ownership(), {0, 1})) REQUIRE(why(outcome) == "");
+  CHECK(keys(1) == 0);
+  CHECK(keys(2) == 3);
+  SECTION("the leader") {
+    for (const SaveOutcome& outcome : frozen.save(11, before, {0, 1})) CHECK(why(outcome).find("was taken over") != std::string::npos);
+  }
+  SECTION("another rank") { REQUIRE(store.of(Rank{1})->set(SaveKeys{1, 10}.vote(1, 1), as_bytes("late"), by()).ok()); }
+  CHECK(keys(1) > 0);
+  CHECK(keys(2) == 3);
+  for (const SaveOutcome& outcome : writers.save(30, next.ranks[0].ownership(), {0, 1})) CHECK(why(outcome) == "");
+  CHECK(keys(1) == 0);
+  CHECK(keys(2) == 3);
+}
+
+TEST_CASE("a save of another root removes what the one before has left, also under a higher fence", "[checkpoint][slot]") {
+  const SteadyClock clock;
+  const auto by = [&] { return Deadline::after(clock.now(), 5s); };
+  SharedStore store{clock, {1, {{1, 2}}}};
+  const auto mine = store.of(Rank{0});
+  const NotedSave first{1, 7, 100, 1}, second{2, 3, 50, 1};
+  for (const NotedSave& save : {first, second}) {
+    REQUIRE(note_save(*mine, save, by()).ok());
+    REQUIRE(mine->set(SaveKeys{save.fence, save.step}.ticket(1), as_bytes("ticket"), by()).ok());
+  }
+  const auto keys = [&] { return mine->num_keys("job/elrun/save/g", by()).value(); };
+  sweep_saves(*mine, first, by);  // its leader was frozen
+  CHECK(keys() == 2);
+  sweep_saves(*mine, second, by);
+  CHECK(keys() == 1);
+  const NotedSave forgotten{2, 2, 40, 1};  // its leader thaws after so many saves that the list has lost it
+  REQUIRE(mine->set(SaveKeys{2, 40}.outcome(1), as_bytes("outcome"), by()).ok());
+  sweep_saves(*mine, forgotten, by);
+  CHECK(keys() == 2);
+  sweep_saves(*mine, second, by);
+  CHECK(keys() == 1);
+}
+
+TEST_CASE("a broken promise concerns the saves of its own generation, and one that is told late hides no newer one", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 14};
+  REQUIRE(said(job.start()) == "");
+  Writers writers{job};
+  const auto store = writers.store.of(Rank{1});
+  const auto by = [&] { return Deadline::after(writers.clock.now(), 5s); };
+  const Generation now = job.leader.generation, before{now.number - 1, {{1, 2}}};
+  REQUIRE(tell_broken_promise(*store, {before, 1}, by()).ok());
+  CHECK_FALSE(broken_promise(*store, now, by()));
+  for (const SaveOutcome& outcome : writers.save(10, job.ranks[0].ownership(), {0, 1})) CHECK(why(outcome) == "");
+  REQUIRE(tell_broken_promise(*store, {now, 1}, by()).ok());
+  REQUIRE(tell_broken_promise(*store, {before, 0}, by()).ok());
+  REQUIRE(tell_broken_promise(*store, {now, 0}, by()).ok());
+  const auto broken = broken_promise(*store, now, by());
+  REQUIRE(broken);
+  CHECK(broken->rank == Rank{1});
+  CHECK(store->num_keys("job/elrun/save/promised", by()).value() == 1);
 }
 
 TEST_CASE("a rank whose part does not come is named, by the deadline or at once when somebody knows", "[checkpoint][slot]") {
@@ -389,7 +510,9 @@ TEST_CASE("a rank whose part does not come is named, by the deadline or at once 
   SECTION("at once, where its worker ended before its slot was whole") {
     const auto store = writers.store.of(Rank{2});
     const Failure gone{Code::peer_lost, Remedy::retry, "this worker ended before its part of the checkpoint was in its staging slot"};
-    REQUIRE(tell_gone(*store, {job.ranks[0].ownership().fence, 10}, 2, gone, Deadline::after(writers.clock.now(), 5s)).ok());
+    REQUIRE(
+        tell_gone(*store, noted_save(record_of(job, 2, 10, job.ranks[0].ownership())), 2, gone, Deadline::after(writers.clock.now(), 5s))
+            .ok());
     for (const SaveOutcome& outcome : writers.save(10, job.ranks[0].ownership(), {0, 1})) {
       REQUIRE(outcome.failure.has_value());
       CHECK(outcome.failure->code == Code::peer_lost);

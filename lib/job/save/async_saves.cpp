@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/staging/save_words.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
@@ -158,7 +159,7 @@ void AsyncSaves::begin(const Saves& saves, std::uint64_t step, const std::vector
   if (begun.ok()) return;
   Failure why = std::move(begun).failure();
   why.rank = Rank{world_.rank()};
-  (void)tell_gone(host_.session.store(), {record.ownership.fence, step}, record.rank, why, Deadline::after(host_.clock.now(), word_wait));
+  (void)tell_gone(host_.session.store(), noted_save(record), record.rank, why, Deadline::after(host_.clock.now(), word_wait));
   withdraw();
   failed_to_begin_ = SaveOutcome{record.ownership.fence, step, {}, std::move(why)};
 }

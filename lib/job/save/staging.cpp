@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/staging/save_words.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/pass_descriptors.hpp"
@@ -104,7 +105,7 @@ Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, 
   const std::span<std::byte> data = slot_.begin(encode(record), layout.data_bytes);
   promised_.reset();
   ELRUN_TRY(say(SlotWord::begin));
-  under_way_ = UnderWay{record.ownership.fence, record.step, record.rank, clock_.now()};
+  under_way_ = UnderWay{noted_save(record), record.rank, clock_.now()};
   const auto copy = [this, data, layout, state, rank = record.rank] {
     try {
       for (std::size_t i = 0; i < layout.fragments.size(); ++i)
@@ -150,9 +151,9 @@ std::optional<SaveOutcome> Staging::lost(Store& store) {
   const Failure why = why_lost(was.rank);
   // It may have ended after the commit.
   const auto soon = [this] { return Deadline::after(clock_.now(), look_wait); };
-  if (auto told = told_outcome(store, was.fence, was.step, soon)) return told;
-  (void)tell_gone(store, {was.fence, was.step}, was.rank, why, soon());
-  return SaveOutcome{was.fence, was.step, {}, why};
+  if (auto told = told_outcome(store, was.save.fence, was.save.step, soon)) return told;
+  (void)tell_gone(store, was.save, was.rank, why, soon());
+  return SaveOutcome{was.save.fence, was.save.step, {}, why};
 }
 
 std::optional<SaveOutcome> Staging::hear(Store& store, Deadline deadline) {
@@ -163,7 +164,7 @@ std::optional<SaveOutcome> Staging::hear(Store& store, Deadline deadline) {
     if (*packet) {
       auto outcome = decode_save_outcome(**packet);
       if (!outcome.ok()) return lost(store);
-      if (*outcome && (*outcome)->fence == under_way_->fence && (*outcome)->step == under_way_->step) {
+      if (*outcome && (*outcome)->fence == under_way_->save.fence && (*outcome)->step == under_way_->save.step) {
         finish_copy();
         under_way_.reset();
         return std::move(*outcome);
@@ -173,8 +174,8 @@ std::optional<SaveOutcome> Staging::hear(Store& store, Deadline deadline) {
     if (!under_way_->is_overdue && clock_.now() - under_way_->begun > overdue_after) {
       under_way_->is_overdue = true;
       return SaveOutcome{
-          under_way_->fence,
-          under_way_->step,
+          under_way_->save.fence,
+          under_way_->save.step,
           {},
           Failure{.code = Code::deadline_passed,
                   .remedy = Remedy::retry,
@@ -216,7 +217,7 @@ std::optional<SaveOutcome> Staging::wait_until_settled(Store& store, Deadline de
       auto outcome = decode_save_outcome(**packet);
       if (!outcome.ok()) return writer_ended();
       if (!*outcome) return under_way_.reset(), own;
-      if (under_way_ && (*outcome)->fence == under_way_->fence) under_way_.reset(), own = std::move(*outcome);
+      if (under_way_ && (*outcome)->fence == under_way_->save.fence) under_way_.reset(), own = std::move(*outcome);
       continue;
     }
     const Duration left = deadline.left(clock_.now());

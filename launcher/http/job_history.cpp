@@ -1,10 +1,12 @@
 #include "launcher/http/job_history.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/records.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -146,7 +148,9 @@ void JobHistory::note_checkpoint(const Message& message, Instant now) {
     record.went_on_from = went->restoration;
     record.safe_at = now;
     record.waiting.reset();
-  } else if (std::holds_alternative<CheckpointSaved>(message)) {
+  } else if (const auto* saved = std::get_if<CheckpointSaved>(&message)) {
+    if (!is_newer(saved->acknowledgement)) return;
+    acknowledged_ = saved->acknowledgement;
     record.safe_at = now;
     record.last_failure.reset();
     record.waiting.reset();
@@ -171,6 +175,16 @@ void JobHistory::note_checkpoint(const Message& message, Instant now) {
     record.parts.bytes += part->bytes;
     record.parts.rate = part->took > Duration{0} ? static_cast<double>(part->bytes) / seconds(part->took) : 0;
   }
+}
+
+/// Than what is known. All workers tell of a save, and a leader that was frozen tells late of an old one: neither makes the newest checkpoint younger.
+bool JobHistory::is_newer(const std::string& acknowledgement) const {
+  if (acknowledgement == acknowledged_ || was_acknowledged_before(acknowledgement, acknowledged_)) return false;
+  const auto saved = decode_acknowledgement(as_bytes(acknowledgement), "what a worker says of a save");
+  const auto& from = record_.checkpoints.went_on_from;
+  if (!saved.ok() || !from || !from->checkpoint.starts_with(saved->directory + "/")) return true;
+  const auto known = parse_checkpoint_id(from->checkpoint.substr(from->checkpoint.rfind('/') + 1));
+  return !known || std::tie(saved->id.fence, saved->id.step, saved->id.attempt) > std::tie(known->fence, known->step, known->attempt);
 }
 
 /// Of several workers the one that knows the trouble is shown.

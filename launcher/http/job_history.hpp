@@ -114,6 +114,7 @@ class JobHistory {
   void note_time(const Turn& turn, const StepDecided& step);
   void note_checkpoint(const Message& message, Instant now);
   void note_wait(const WaitsForStorage& wait, Instant now);
+  [[nodiscard]] bool is_newer(const std::string& acknowledgement) const;
   void began_generation(const Turn& turn, const World& world);
   void note_end(const WorkerEnded& ended, Instant now);
   void note_revoke(const Revoke& revoke, Instant now);
@@ -125,6 +126,7 @@ class JobHistory {
   std::optional<CauseLabel> end_cause_;    // of the newest generation
   std::optional<CauseLabel> start_cause_;  // why workers are started; none: for the first time
   bool own_failure_ = false;
+  std::string acknowledged_;                                       // of the newest checkpoint that was saved
   std::uint64_t saves_failed_here_ = 0, saves_left_out_here_ = 0;  // of the newest generation
 };
 

@@ -383,6 +383,58 @@ TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", 
     CHECK(status_for_people(odd).ok());
 }
 
+TEST_CASE("the newest checkpoint only grows older, whoever tells late of it or of an older one", "[pages]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  const auto saved = [](std::uint64_t step, FenceNumber fence, const std::string& root = "/ca") {
+    return CheckpointSaved{
+        encode(Acknowledgement{{step, fence, 1}, std::string(32, root.back()), {"run", Generation{3, {{1, 2}}}, 1}, root, "abc"})};
+  };
+  const std::string second = "elrun_checkpoint_age_seconds 1\n", sixth = "elrun_checkpoint_age_seconds 6\n";
+  const Failure full{Code::no_space, Remedy::fix_config, "write /ck/x: No space left on device"};
+  std::string expected = sixth;
+  SECTION("a checkpoint was saved") {
+    node.on(WorkerSaid{5, saved(40, 3)});
+    node.on(WorkerSaid{5, SaveFailed{generation(1), 60, 1, full}});
+    node.pass(5s);
+    SECTION("another worker tells of it late") { node.on(WorkerSaid{6, saved(40, 3)}); }
+    SECTION("a leader that was frozen tells of an earlier step") { node.on(WriterSaid{9, saved(30, 3)}); }
+    SECTION("a leader that was frozen tells of an older fence, although of a later step") { node.on(WriterSaid{9, saved(50, 2)}); }
+    SECTION("a later step is newer") {
+      node.on(WriterSaid{9, saved(60, 3)});
+      expected = second;
+    }
+    SECTION("a newer fence is newer, also where the job went back") {
+      node.on(WriterSaid{9, saved(20, 4)});
+      expected = second;
+    }
+    SECTION("fences of another root are its own") {
+      node.on(WriterSaid{9, saved(10, 1, "/cb")});
+      expected = second;
+    }
+    CHECK(has(node.metrics_text(), "elrun_last_save_failure_info{") == (expected == sixth));
+  }
+  SECTION("the job went on from one, in an agent that has heard of no save") {
+    node.on(
+        WorkerSaid{5, WentOnFrom{generation(1), {"/ca/ckpt/" + to_string(CheckpointId{40, 3, 1}), 40, 0, "the newest checkpoint", {}}}});
+    node.pass(5s);
+    SECTION("and hears of that") { node.on(WriterSaid{9, saved(40, 3)}); }
+    SECTION("and hears of an older fence") { node.on(WriterSaid{9, saved(50, 2)}); }
+    SECTION("and hears of a newer one") {
+      node.on(WriterSaid{9, saved(45, 4)});
+      expected = second;
+    }
+    SECTION("and hears of one in another root") {
+      node.on(WriterSaid{9, saved(10, 1, "/cb")});
+      expected = second;
+    }
+  }
+  node.pass(1s);
+  CHECK(has(node.metrics_text(), expected));
+}
+
 TEST_CASE("saves that were left out, and what ckptd has written, are shown", "[pages]") {
   Node node;
   node.on(LinkUp{});

@@ -24,7 +24,7 @@ struct WorkerEvent {
   struct Worker {
     std::uint32_t rank = 0, local_rank = 0;
     std::int64_t pid = 0;
-    std::optional<int> exit_code;  ///< Of a worker that failed; minus its signal
+    std::optional<int> exit_code;  ///< Of a worker that failed, also after a job that succeeded was over; minus its signal
   };
   std::string state;  ///< RENDEZVOUS, ASSIGN_WORKER_RANKS, START, SUCCEEDED, FAILED, TERMINATED
   std::optional<Worker> worker;

@@ -205,7 +205,8 @@ int Reporter::finished(const Finish& finish, bool tells_all, const Ledger& ledge
     const bool died =
         failed && (!ended_by_elrun || (!job.deaths.empty() && job.deaths.front().pid == worker.pid && job.deaths.front().node == node_));
     WorkerEvent::Worker who{worker.rank, local.value(), worker.pid, {}};
-    if (died) who.exit_code = worker.ending->signal != 0 ? -worker.ending->signal : worker.ending->exit_code;
+    if (died || (failed && finish.exit_code == 0))
+      who.exit_code = worker.ending->signal != 0 ? -worker.ending->signal : worker.ending->exit_code;
     event({.state = finish.exit_code == 0 ? "SUCCEEDED" : died ? "FAILED" : "TERMINATED", .worker = who});
   }
   event({.state = finish.exit_code == 0 ? "SUCCEEDED" : "FAILED", .error = finish.first_failure});

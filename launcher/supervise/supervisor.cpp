@@ -65,7 +65,14 @@ Actions Supervisor::on(const Event& event, Instant now) {
   return std::move(actions_);
 }
 
-void Supervisor::act(Actions actions) { add_all(actions_, std::move(actions)); }
+void Supervisor::act(Action action) {
+  if (const auto* signal = std::get_if<SignalGroup>(&action); signal != nullptr && signal->worker.value() < workers_.size())
+    workers_[signal->worker.value()].told_to_end = true;
+  add(actions_, std::move(action));
+}
+void Supervisor::act(Actions actions) {
+  for (Action& action : actions) act(std::move(action));
+}
 
 std::optional<Rank> Supervisor::rank(LocalRank worker) const {
   if (worker.value() >= workers_.size() || !workers_[worker.value()].in_world()) return {};

@@ -141,7 +141,7 @@ class Supervisor {
   void leave(int signal, const std::string& why);
 
   void refuse(ConnectionId connection, Failure why);
-  void act(Action action) { add(actions_, std::move(action)); }
+  void act(Action action);
   void act(Actions actions);
   void say(Level level, std::string text) { act(Say{level, std::move(text)}); }
 

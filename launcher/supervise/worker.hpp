@@ -112,7 +112,8 @@ struct Worker {
   PeerLoss peer_loss = PeerLoss::none;
   ReturnTime returns{};
   bool ready_to_leave = false;
-  std::string hung;  ///< Why it counts as hung; empty: it does not.
+  bool told_to_end = false;  ///< elrun has sent it a signal that ends it.
+  std::string hung;          ///< Why it counts as hung; empty: it does not.
   std::optional<Ending> ending;
   Instant failed_at{};
   WorkerDeath death{};

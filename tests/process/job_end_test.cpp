@@ -89,6 +89,18 @@ TEST_CASE("a program that leaves in mid-job has failed, whatever its exit code s
   }
 }
 
+TEST_CASE("a worker that is killed in its last work is told of, in the log and among the events, and the job succeeds",
+          "[job_end][process]") {
+  std::vector<std::string> options = two;
+  options.insert(options.end(), {"--event-log-handler", "console"});
+  const Ended ended = run(options, {"5", "killed", "1"});
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  CHECK(ended.done().starts_with("done step=5 "));
+  CHECK(ended.says("ended by signal 9 (SIGKILL) after the job was over; it does not count"));
+  CHECK(ended.says("exit_code\\\":[-9]"));
+}
+
 TEST_CASE("job.stop() ends a job early, on all ranks, with the state of a plan that ends there", "[job_end][process]") {
   const std::string ten = run({}, {"10", "train"}).done();
   REQUIRE(ten.starts_with("done step=10 "));

@@ -144,6 +144,31 @@ TEST_CASE("a preempt notice does what SIGTERM does, and the SIGTERM that follows
   }
 }
 
+TEST_CASE("a worker that dies after the job was over is told of and counts for nothing, unless elrun has ended it", "[supervisor]") {
+  Node node;
+  node.start(1, 2, true);
+  node.tell(10, JobOver{generation(1)});  // rank 1 has not said it yet
+  const bool has_verdict = GENERATE(false, true);
+  if (has_verdict) node.hear(Verdict{});
+  SECTION("it was killed") {
+    node.ended(0, {.signal = SIGKILL});
+    CHECK(node.said.find("ended by signal 9 (SIGKILL) after the job was over; it does not count") != node.said.npos);
+    CHECK(node.ended(1).back() == (has_verdict ? "finish 0" : "done"));
+  }
+  SECTION("it crashed before it could say that it knows") {
+    node.ended(1, {.signal = SIGSEGV});
+    CHECK(node.said.find("ended by signal 11 (SIGSEGV) after the job was over; it does not count") != node.said.npos);
+    CHECK(node.ended(0).back() == (has_verdict ? "finish 0" : "done"));
+  }
+  SECTION("elrun ended it, for the node was asked to leave") {
+    node.on(SignalCame{SIGTERM});
+    node.ended(0, {.signal = SIGTERM});
+    CHECK(node.said.find("after the job was over") == node.said.npos);
+    CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 0");
+    CHECK(node.said.find("after the job was over") == node.said.npos);
+  }
+}
+
 TEST_CASE("once the workers decided that the job is over, nothing that dies changes the verdict", "[supervisor]") {
   Node node;
   node.start(1, 2, true);

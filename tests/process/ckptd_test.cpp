@@ -225,7 +225,7 @@ TEST_CASE("where no thread can be started the save fails with its rank, and nobo
   Node node{2};
   Worker first{node, 0, 10}, second{node, 1, 10};
   first.save();
-  REQUIRE(comes([&] { return std::filesystem::exists(node.root / "ckpt/s000000000010.g00000001.a01"); }));  // it has its threads
+  REQUIRE(comes([&] { return node.agent.votes().size() == 1; }));  // its part is written, and needs no memory any more
   rlimit before{}, none{};
   REQUIRE(::prlimit(node.process.pid(), RLIMIT_AS, nullptr, &before) == 0);
   none = {1, before.rlim_max};

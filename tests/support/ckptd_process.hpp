@@ -11,6 +11,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -266,9 +267,10 @@ class CkptdWorker {
     const int file = slot_.file();
     REQUIRE(send_with(line_.get(), {&word, 1}, {&file, 1}).ok());
   }
+  /// Where ckptd has ended the connection, `outcome` says so.
   void say(SlotWord word) {
     const auto byte = static_cast<std::byte>(word);
-    REQUIRE(::send(line_.get(), &byte, 1, MSG_NOSIGNAL) == 1);
+    if (::send(line_.get(), &byte, 1, MSG_NOSIGNAL) != 1) REQUIRE(errno == EPIPE);
   }
   void promise() { slot_.promise({record_.generation, record_.rank}); }
   std::span<std::byte> begin() { return slot_.begin(encoded_, layout_.data_bytes); }

@@ -11,7 +11,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <future>
+#include <optional>
+#include <string>
+#include <thread>
 
 #include "lib/base/clock.hpp"
 #include "lib/base/pass_descriptors.hpp"
@@ -252,6 +256,34 @@ struct Pair {
 };
 
 }  // namespace
+
+TEST_CASE("large memory that a peer has shown is let go of after the group has ended, by a thread that nobody waits for",
+          "[shared_memory]") {
+  constexpr std::size_t size = 64 << 20;
+  const auto large_mappings = [] {
+    std::ifstream maps{"/proc/self/maps"};
+    std::size_t count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      std::size_t end = 0;
+      const auto from = std::stoull(line, &end, 16), to = std::stoull(line.substr(end + 1), nullptr, 16);
+      count += line.find("memfd:elrun") != std::string::npos && to - from == size;
+    }
+    return count;
+  };
+  auto pair = std::make_optional<Pair>();
+  auto buffer = std::make_optional(SharedBuffer::make(Bytes{size}).value());
+  for (auto& lanes : pair->lanes) REQUIRE(lanes->share(*buffer).ok());
+  auto sent = std::async(std::launch::async, [&] { return pair->send(0, buffer->bytes().first(1 << 20)); });
+  std::vector<std::byte> got(1 << 20);
+  REQUIRE(pair->receive(1, got).ok());
+  REQUIRE(sent.get().ok());
+  CHECK(large_mappings() == 2);  // the owner's, and the reader's
+  pair.reset();
+  buffer.reset();
+  const SteadyClock clock;
+  for (const Instant until = clock.now() + 60s; large_mappings() > 0 && clock.now() < until;) std::this_thread::yield();
+  CHECK(large_mappings() == 0);
+}
 
 TEST_CASE("a rank waits for the readers of its shared buffer; what it withdrew is nobody's result", "[shared_memory]") {
   Pair pair;

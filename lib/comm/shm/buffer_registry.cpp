@@ -31,6 +31,7 @@ Result<void> OwnBuffers::share(const std::shared_ptr<const void>& owner, const S
   ELRUN_TRY_ASSIGN(const Fd file, memory.for_reading());
   const Shown words{.number = ++shown_, .size = memory.size()};
   ELRUN_TRY(show(std::as_bytes(std::span{&words, 1}), file.get()));
+  shown_bytes_ = Bytes{shown_bytes_.value() + memory.size()};
   buffers_.push_back({.number = words.number, .begin = memory.data(), .size = memory.size(), .owner = owner});
   return {};
 }

@@ -32,6 +32,8 @@ class OwnBuffers {
   Result<void> share(const std::shared_ptr<const void>& owner, const SharedMemory& memory,
                      const std::function<Result<void>(std::span<const std::byte> words, int file)>& show);
   [[nodiscard]] bool empty() const { return buffers_.empty(); }
+  /// Of all that were shown to this group.
+  [[nodiscard]] Bytes shown() const { return shown_bytes_; }
   /// Nothing where the piece does not lie in a buffer that is still there, or is too small to be worth it.
   [[nodiscard]] std::optional<BufferPlace> place_of(std::span<const std::byte> piece) const;
 
@@ -44,6 +46,7 @@ class OwnBuffers {
   };
   std::vector<Buffer> buffers_;
   std::uint64_t shown_ = 0;  // the number of the last of them
+  Bytes shown_bytes_{};
 };
 
 /// The shared buffers of one peer.

@@ -32,6 +32,7 @@ class LaneSet {
   /// `local`: the ranks of this host, in rising order.
   static Result<std::unique_ptr<LaneSet>> make(const Membership& me, std::vector<Rank> local);
   LaneSet(const Membership& me, std::vector<Rank> local, SharedMemory region, Doorbell doorbell, std::size_t slot_size, std::size_t slots);
+  ~LaneSet();
 
   [[nodiscard]] const Membership& me() const { return me_; }
   [[nodiscard]] const SharedMemory& region() const { return region_; }

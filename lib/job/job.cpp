@@ -228,6 +228,13 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
 
 // ---- the loop's head
 
+/// Whole where a rank may have others: it made them, or got them from others. Those that only went on with theirs are not kept from it for as long as that takes.
+void Job::Impl::compare_parameters() {
+  const std::uint64_t mine = recovery_.were_compared() ? state_.hash_of_replicated_sample(world.membership().generation.number)
+                                                       : state_.hash_of_replicated_parameters();
+  initial_values_.compare(world, mine, decided_.applied());
+}
+
 std::optional<std::uint64_t> Job::Impl::next_step() {
   require(held_.is_restored(), "next_step comes after restore()");
   require_scopes_ended_well();
@@ -241,7 +248,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       enter();
       world.now(Call::next_step);
       if (gathers() && !scopes_.end_phase(phase())) revoked(world);
-      if (initial_values_.is_due()) initial_values_.compare(world, state_.hash_of_replicated_parameters(), decided_.applied());
+      if (initial_values_.is_due()) compare_parameters();
       held_.come_to_next_step();
       const std::uint64_t step = decided_.applied();
       if (step >= plan().steps || decided_.ends()) {

@@ -159,6 +159,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   /// Where in the step the program is.
   [[nodiscard]] Phase phase() const;
   Result<void> exchange_votes(const Vote& mine);
+  void compare_parameters();
   void tell_of_straggler();
   bool reduce_and_vote();
   /// A constant of the job, never of the world.

@@ -51,6 +51,46 @@ TEST_CASE("the parts of the state hash add up to one number, in any world and wi
       }
 }
 
+TEST_CASE("a sample of what is replicated differs where an update is missing, and its windows move with its number", "[model_state]") {
+  constexpr std::uint64_t elements = 4'000'000;
+  struct Held {
+    explicit Held(const Placement& placement, SharedBuffers& buffers)
+        : state{lay_out({{"a", {{"w", DType::f32, {elements}, {}}, {"table", DType::f32, {elements}, {.frozen = true}}}}}), placement,
+                Optimizer::adamw, buffers} {
+      const ShardMap shards = one_node(placement.optimizer, 1);
+      state.plan_world(shards, 0, Space::gradients);
+      state.allocate(shards.cuts[0]);
+    }
+    void add(float value, std::uint64_t begin, std::uint64_t end) {  // to frozen ones, which all placements have whole
+      for (const Fragment& f : state.to_load()) {
+        if (f.kind != "param") continue;
+        const std::uint64_t from = std::max(elements + begin, f.begin),
+                            to = std::min(elements + end, f.begin + f.bytes.size() / sizeof(float));
+        for (std::uint64_t i = from; i < to; ++i) reinterpret_cast<float*>(f.bytes.data())[i - f.begin] += value;
+      }
+    }
+    ModelState state;
+  };
+  for (const Placement& placement : {zero(0), zero(3)}) {
+    CAPTURE(*name_of(placement));
+    SharedBuffers buffers = private_memory();
+    Held one{placement, buffers}, other{placement, buffers};
+    one.add(1, 0, elements), other.add(1, 0, elements);
+    const auto alike = [&](std::uint64_t sample) {
+      return one.state.hash_of_replicated_sample(sample) == other.state.hash_of_replicated_sample(sample);
+    };
+    CHECK(alike(1));
+    other.add(1, elements / 2, elements / 2 + 1);
+    int unseen = 0;
+    for (std::uint64_t sample = 1; sample <= 40; ++sample) unseen += alike(sample);
+    CHECK(unseen > 0);
+    CHECK(unseen < 40);
+    CHECK(one.state.hash_of_replicated_parameters() != other.state.hash_of_replicated_parameters());
+    other.add(1, 0, elements);
+    for (std::uint64_t sample = 1; sample <= 40; ++sample) CHECK_FALSE(alike(sample));
+  }
+}
+
 TEST_CASE("what all ranks save is every element of every kind, replicated or exactly once", "[model_state]") {
   const Layout layout = lay_out(two_units());
   for (const Placement& placement : placements()) {

@@ -64,6 +64,35 @@ TEST_CASE("the stages of a recovery follow each other, and a new generation begi
   CHECK(right == 2 * 7);
 }
 
+TEST_CASE("parameters are known to be alike where all members bring them from the generation of their newest step", "[recovery]") {
+  const Generation first{1, {{2, 3}}}, second{2, {{2, 3}}};
+  const auto from = [](const Generation& decided_in, const Generation& before) {
+    MemberStatus s = trained(5);
+    s.knowledge.decided_in = decided_in;
+    s.before = {before, 0, 2};
+    return s;
+  };
+  const auto known = [](const std::vector<MemberStatus>& statuses) {
+    std::atomic<int> alike{0}, differ{0};
+    after_share(statuses, [&](GenerationRecovery& recovery, JobWorld&, std::uint32_t) { ++(recovery.were_compared() ? alike : differ); });
+    REQUIRE(alike + differ == static_cast<int>(statuses.size()));
+    REQUIRE((alike == 0 || differ == 0));
+    return alike > 0;
+  };
+  const MemberStatus one = from(first, first);
+  CHECK(known({one, one}));
+  CHECK_FALSE(known({one, MemberStatus{}}));  // a newcomer gets them
+  CHECK_FALSE(
+      known({from(first, second), from(first, second)}));  // no step was decided in the second: it may have ended before the comparison
+  MemberStatus half = one;
+  half.whole_parameters = false;
+  CHECK_FALSE(known({one, half}));
+  MemberStatus behind = one;
+  behind.knowledge = {4, 4, 4, first};
+  behind.decision.count = 4;
+  CHECK_FALSE(known({one, behind}));
+}
+
 TEST_CASE("ranks on one node have one number, in the order of their first ranks", "[recovery]") {
   std::atomic<int> right{0};
   after_gather({trained(1, "z"), trained(1, "a"), trained(1, "z")}, [&](GenerationRecovery& recovery, JobWorld&, std::uint32_t) {

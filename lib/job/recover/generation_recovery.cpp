@@ -28,6 +28,16 @@ bool GenerationRecovery::somebody_runs() const {
                              [&](const MemberStatus& s) { return s.is_past_restore || (s.keeps_position && transfer_.complete); });
 }
 
+bool GenerationRecovery::were_compared() const {
+  if (!transfer_.complete) return false;
+  for (std::uint32_t r = 0; r < statuses_.size(); ++r) {
+    const MemberStatus& s = statuses_[r];
+    if (!transfer_.held[r] || transfer_.newcomers[r] || !s.whole_parameters) return false;
+    if (s.before.world == 0 || s.before.generation != settled_.decided_in) return false;
+  }
+  return true;
+}
+
 std::vector<std::uint32_t> GenerationRecovery::nodes() const {
   std::vector<std::string> names;
   for (const MemberStatus& s : statuses_) names.push_back(s.node);

@@ -51,6 +51,9 @@ class GenerationRecovery {
   /// Who sends which state to whom, for shards as in `shards`.
   const StateTransfer& plan_transfer(const Layout& layout, const ShardMap& shards);
   [[nodiscard]] const StateTransfer& transfer() const { return transfer_; }
+  /// Once the transfer is planned: all members bring their parameters from one generation, in which their newest step was decided, so these were compared there
+  /// before it. (Or they were read there from a checkpoint, with its checksums.)
+  [[nodiscard]] bool were_compared() const;
   /// The member that gives what all have alike.
   [[nodiscard]] const MemberStatus& giver() const { return statuses_[transfer_.giver]; }
   /// All have the state, in this place of this member.

@@ -1,7 +1,7 @@
 #pragma once
 /// \file InitialValues: the values that a program writes before its first step, and the check that all ranks wrote the same.
 ///
-/// Of what is replicated the ranks compare what they hold. Of a unit that is sharded they compare what they saw when a scope of it ended: who had
+/// Of what is replicated the ranks compare what they hold, or a sample of it where they compared it in the generation before. Of a unit that is sharded they compare what they saw when a scope of it ended: who had
 /// no such scope wrote nothing. A comparison is due once in every generation. Called by the job's thread.
 
 #include <cstdint>

@@ -7,6 +7,24 @@
 #include "kernels/state_hash.hpp"
 
 namespace elrun::inline v0 {
+namespace {
+
+constexpr std::size_t windows = 64, window = 16384;  // elements
+
+/// `count` windows of them, an equal distance apart.
+std::uint64_t hash_of_sample(Memory& memory, std::span<const float> values, std::size_t count, std::uint64_t salt, std::uint64_t sample) {
+  if (values.size() <= count * window) return memory.hash(std::as_bytes(values), 0, salt);
+  constexpr std::size_t word = sizeof(std::uint64_t) / sizeof(float);
+  const std::size_t apart = values.size() / count, shift = Mix{}(sample, salt) % (apart - window + 1);
+  std::uint64_t out = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t begin = (i * apart + shift) / word * word;
+    out += memory.hash(std::as_bytes(values.subspan(begin, window)), begin / word, salt);
+  }
+  return out;
+}
+
+}  // namespace
 
 ModelState::ModelState(Layout layout, const Placement& placement, Optimizer optimizer, SharedBuffers& shared_buffers)
     : memory_{&shared_buffers.private_memory()}, layout_{std::move(layout)}, placement_{placement}, optimizer_{optimizer} {
@@ -201,6 +219,14 @@ std::uint64_t ModelState::hash_of_replicated_parameters() const {
   std::uint64_t out = 0;
   for (std::uint32_t u = 0; u < layout_.units.size(); ++u)
     out += memory_->hash(std::as_bytes(parameters_->frozen(u)), 0, layout_.units[u].begin);
+  return out;
+}
+
+std::uint64_t ModelState::hash_of_replicated_sample(std::uint64_t sample) const {
+  if (!parameters_are_sharded()) return hash_of_sample(*memory_, parameters_->pages().span(), windows, 0, sample);
+  const std::size_t units = layout_.units.size(), each = std::max<std::size_t>(windows / std::max<std::size_t>(units, 1), 1);
+  std::uint64_t out = 0;
+  for (std::uint32_t u = 0; u < units; ++u) out += hash_of_sample(*memory_, parameters_->frozen(u), each, layout_.units[u].begin, sample);
   return out;
 }
 

@@ -131,6 +131,8 @@ class ModelState {
   [[nodiscard]] std::uint64_t hash_part(const ShardMap& shards, std::uint32_t rank) const;
   /// Of all parameters that every rank has.
   [[nodiscard]] std::uint64_t hash_of_replicated_parameters() const;
+  /// Of 4 MiB of them, in windows that lie as `sample` says, one after the other over all of them. An update that a rank missed changes all, and so these.
+  [[nodiscard]] std::uint64_t hash_of_replicated_sample(std::uint64_t sample) const;
   /// What lies behind the last tensor of each unit. No checkpoint holds it, a failed exchange may have left anything there, and it counts in
   /// the state hash.
   void zero_padding();

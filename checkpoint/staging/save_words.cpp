@@ -43,7 +43,7 @@ ByteVector within_bounds(std::vector<NotedSave> saves) {
 
 /// Until the store has no key of it.
 Result<void> sweep(Store& store, const NotedSave& save, const std::function<Deadline()>& soon) {
-  const SaveKeys keys{save.fence, save.step};
+  const SaveKeys keys{save};
   const auto remove_each = [&](const std::string& below, const auto& names) -> Result<void> {
     ELRUN_TRY_ASSIGN(std::uint64_t left, store.num_keys(below, soon()));
     for (std::size_t i = 0; left > 0 && i < names.size(); ++i) {
@@ -73,7 +73,7 @@ NotedSave noted_save(const SlotRecord& record) {
 Result<void> tell_gone(Store& store, const NotedSave& save, std::uint32_t rank, const Failure& why, Deadline deadline) {
   Failure named = why;
   named.rank = Rank{rank};
-  const SaveKeys keys{save.fence, save.step};
+  const SaveKeys keys{save};
   ELRUN_TRY(store.set(keys.gone(rank), encode(PartVote{.rank = rank, .refusal = std::move(named)}), deadline));
   return note_save(store, save, deadline);
 }
@@ -103,14 +103,14 @@ std::optional<Failure> broken_promise(Store& store, const Generation& generation
   return std::move(broken->why);
 }
 
-std::optional<SaveOutcome> told_outcome(Store& store, FenceNumber fence, std::uint64_t step, const std::function<Deadline()>& deadline) {
-  const SaveKeys keys{fence, step};
+std::optional<SaveOutcome> told_outcome(Store& store, const NotedSave& save, const std::function<Deadline()>& deadline) {
+  const SaveKeys keys{save};
   for (unsigned attempt = save_tries_max; attempt >= 1; --attempt) {
     const auto bytes = store.get(keys.outcome(attempt), deadline());
     if (!bytes.ok()) continue;
     const auto said = decode_said(*bytes);
     if (!said.ok() || (said->failure && said->again)) continue;
-    return SaveOutcome{fence, step, said->failure ? std::string{} : std::string{as_text(said->value)}, said->failure};
+    return SaveOutcome{save.fence, save.step, said->failure ? std::string{} : std::string{as_text(said->value)}, said->failure};
   }
   return {};
 }

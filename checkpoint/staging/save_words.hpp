@@ -28,8 +28,7 @@ Result<void> tell_broken_promise(Store& store, const SlotOwner& owner, Deadline 
 [[nodiscard]] std::optional<Failure> broken_promise(Store& store, const Generation& generation, Deadline deadline);
 
 /// How a save ended, as its leader told the store; nothing where it did not (yet). For a worker whose ckptd died.
-[[nodiscard]] std::optional<SaveOutcome> told_outcome(Store& store, FenceNumber fence, std::uint64_t step,
-                                                      const std::function<Deadline()>& deadline);
+[[nodiscard]] std::optional<SaveOutcome> told_outcome(Store& store, const NotedSave& save, const std::function<Deadline()>& deadline);
 
 /// The store has keys of this save, or will have in a moment.
 Result<void> note_save(Store& store, const NotedSave& save, Deadline deadline);

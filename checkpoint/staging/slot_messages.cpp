@@ -83,7 +83,7 @@ Result<Said> decode_said(ByteSpan bytes) {
   return said;
 }
 
-std::string SaveKeys::all() const { return fmt::format("job/elrun/save/g{:08}/s{:012}/", fence_, step_); }
+std::string SaveKeys::all() const { return fmt::format("job/elrun/save/r{:08x}/g{:08}/s{:012}/", root_, fence_, step_); }
 std::string SaveKeys::all_of(unsigned attempt) const { return fmt::format("{}t{}/", all(), attempt); }
 std::string SaveKeys::ticket(unsigned attempt) const { return all_of(attempt) + "ticket"; }
 std::string SaveKeys::vote(unsigned attempt, std::uint32_t rank) const { return fmt::format("{}vote/{:05}", all_of(attempt), rank); }

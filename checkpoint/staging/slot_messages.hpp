@@ -53,11 +53,19 @@ struct Said {
 [[nodiscard]] ByteVector encode(const Said& said);
 [[nodiscard]] Result<Said> decode_said(ByteSpan bytes);
 
-/// Keys of one save in the job's store. They outlive generations, and no later save has the same ones: a fence is claimed once, and a step is
-/// saved once under it.
+/// A save of which the job's store may hold keys. One key lists them, so that whichever ckptd leads a later save finds and removes them.
+struct NotedSave {
+  std::uint32_t root = 0;  ///< The checksum of its root's path: a program may save one job after another, and each root has its own fences.
+  FenceNumber fence = 0;
+  std::uint64_t step = 0;
+  std::uint32_t world = 0;
+  friend bool operator==(const NotedSave&, const NotedSave&) = default;
+};
+/// Keys of one save in the job's store. They outlive generations, and no later save has the same ones: each root has its own fences, a fence is claimed once, and
+/// a step is saved once under it.
 class SaveKeys {
  public:
-  SaveKeys(FenceNumber fence, std::uint64_t step) : fence_{fence}, step_{step} {}
+  explicit SaveKeys(const NotedSave& save) : root_{save.root}, fence_{save.fence}, step_{save.step} {}
   [[nodiscard]] std::string ticket(unsigned attempt) const;
   [[nodiscard]] std::string vote(unsigned attempt, std::uint32_t rank) const;
   [[nodiscard]] std::string outcome(unsigned attempt) const;
@@ -69,6 +77,7 @@ class SaveKeys {
   [[nodiscard]] std::string all_gone() const;
 
  private:
+  std::uint32_t root_;
   FenceNumber fence_;
   std::uint64_t step_;
 };
@@ -85,14 +94,6 @@ struct BrokenPromise {
 [[nodiscard]] Result<BrokenPromise> decode_broken_promise(ByteSpan bytes);
 constexpr std::string_view broken_promise_key = "job/elrun/save/promised";
 
-/// A save of which the job's store may hold keys. One key lists them, so that whichever ckptd leads a later save finds and removes them.
-struct NotedSave {
-  std::uint32_t root = 0;  ///< The checksum of its root's path: a program may save one job after another, and each root has its own fences.
-  FenceNumber fence = 0;
-  std::uint64_t step = 0;
-  std::uint32_t world = 0;
-  friend bool operator==(const NotedSave&, const NotedSave&) = default;
-};
 /// As they were noted.
 [[nodiscard]] ByteVector encode(const std::vector<NotedSave>& saves);
 [[nodiscard]] Result<std::vector<NotedSave>> decode_noted_saves(ByteSpan bytes);

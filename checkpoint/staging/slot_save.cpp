@@ -156,7 +156,7 @@ class SlotSave {
   SlotSave(const SlotView& slot, const SlotRecord& record, const SlotSaveHost& host)
       : record_{record},
         host_{host},
-        keys_{record.ownership.fence, record.step},
+        keys_{noted_save(record)},
         meeting_{host, keys_, record},
         fragments_{slot.fragments(record)},
         checkpointer_{host.files,

@@ -317,3 +317,23 @@ TEST_CASE("a storage that hangs fails the save with rank, file and operation, an
   }
   CHECK(last == "");
 }
+
+TEST_CASE("one job after another saves on its own root, though fence and step are those of the job before", "[ckptd]") {
+  CkptdNode node{2};
+  TestJob next{node.files, 2, 5, small_model(), 1, "other", node.place / "other"};
+  REQUIRE(said(next.start()) == "");
+  for (TestJob* job : {&node.job, &next}) {
+    CAPTURE(job->root.string());
+    CkptdWorker zero{node.process, *job, 0, {.step = 10}}, one{node.process, *job, 1, {.step = 10}};
+    one.save();
+    zero.save();
+    for (CkptdWorker* worker : {&one, &zero}) {
+      const auto outcome = worker->outcome();
+      REQUIRE(outcome);
+      CHECK(said(outcome->failure ? Result<void>{*outcome->failure} : Result<void>{}) == "");
+      const auto record = decode_acknowledgement(as_bytes(outcome->acknowledgement), "it");
+      REQUIRE(record.ok());
+      CHECK(record->directory == job->root.string());
+    }
+  }
+}

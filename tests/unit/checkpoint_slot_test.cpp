@@ -21,6 +21,11 @@
 namespace elrun::test {
 namespace {
 
+const std::uint32_t root_tag = crc32c(as_bytes(std::string_view{"/ckpts"}));  // of a TestJob
+
+/// Of all saves under a fence.
+std::string keys_under(FenceNumber fence) { return fmt::format("job/elrun/save/r{:08x}/g{:08}/", root_tag, fence); }
+
 SlotRecord record_of(const TestJob& job, std::uint32_t rank, std::uint64_t step, const Ownership& ownership) {
   return {.run_id = job.leader.run_id,
           .generation = job.leader.generation,
@@ -306,8 +311,8 @@ TEST_CASE("words, outcomes and keys are read as they were written, and nothing e
   for (std::size_t cut = 0; cut < encode(noted).size(); ++cut) CHECK(!decode_noted_saves(ByteSpan{encode(noted)}.first(cut)).ok());
   CHECK(!decode_noted_saves(encode(std::vector<NotedSave>(noted_saves_max + 1))).ok());
   CHECK(!decode_noted_saves(encode(std::vector<NotedSave>{{1, 3, 40, world_max + 1}})).ok());
-  CHECK(SaveKeys{3, 40}.vote(2, 7) == "job/elrun/save/g00000003/s000000000040/t2/vote/00007");
-  CHECK(SaveKeys{3, 40}.gone(7) == "job/elrun/save/g00000003/s000000000040/gone/00007");
+  CHECK(SaveKeys{{0xab, 3, 40, 8}}.vote(2, 7) == "job/elrun/save/r000000ab/g00000003/s000000000040/t2/vote/00007");
+  CHECK(SaveKeys{{0xab, 3, 40, 8}}.gone(7) == "job/elrun/save/r000000ab/g00000003/s000000000040/gone/00007");
 }
 
 TEST_CASE("sealed slots are saved by their writers alone, and retention and acknowledgements are as ever", "[checkpoint][slot]") {
@@ -368,7 +373,7 @@ TEST_CASE("the keys of a save are removed from the store by the next one, also w
   const Ownership ownership = job.ranks[0].ownership();
   const auto store = writers.store.of(Rank{0});
   const auto keys = [&](const std::string& below) {
-    return store->num_keys("job/elrun/save/g00000001/" + below, Deadline::after(writers.clock.now(), 5s)).value();
+    return store->num_keys(keys_under(1) + below, Deadline::after(writers.clock.now(), 5s)).value();
   };
   files.broken = [](const Path& path) { return path.filename() == shard_name(1, 2) ? EIO : 0; };
   for (const SaveOutcome& outcome : writers.save(10, ownership, {0, 1})) REQUIRE(outcome.failure.has_value());
@@ -428,9 +433,7 @@ TEST_CASE("what a writer that was frozen says late is removed by a later save, a
   TestJob old{files, 2, 50};
   REQUIRE(said(old.start()) == "");
   SharedStore store{clock, old.leader.generation};
-  const auto keys = [&](FenceNumber fence) {
-    return store.of(Rank{0})->num_keys("job/elrun/save/g0000000" + std::to_string(fence) + "/", by()).value();
-  };
+  const auto keys = [&](FenceNumber fence) { return store.of(Rank{0})->num_keys(keys_under(fence), by()).value(); };
   Writers frozen{old, store};
   const Ownership before = old.ranks[0].ownership();
   for (const SaveOutcome& outcome : frozen.save(10, before, {0, 1})) REQUIRE(why(outcome) == "");
@@ -443,7 +446,7 @@ TEST_CASE("what a writer that was frozen says late is removed by a later save, a
   SECTION("the leader") {
     for (const SaveOutcome& outcome : frozen.save(11, before, {0, 1})) CHECK(why(outcome).find("was taken over") != std::string::npos);
   }
-  SECTION("another rank") { REQUIRE(store.of(Rank{1})->set(SaveKeys{1, 10}.vote(1, 1), as_bytes("late"), by()).ok()); }
+  SECTION("another rank") { REQUIRE(store.of(Rank{1})->set(SaveKeys{{root_tag, 1, 10, 2}}.vote(1, 1), as_bytes("late"), by()).ok()); }
   CHECK(keys(1) > 0);
   CHECK(keys(2) == 3);
   for (const SaveOutcome& outcome : writers.save(30, next.ranks[0].ownership(), {0, 1})) CHECK(why(outcome) == "");
@@ -459,15 +462,15 @@ TEST_CASE("a save of another root removes what the one before has left, also und
   const NotedSave first{1, 7, 100, 1}, second{2, 3, 50, 1};
   for (const NotedSave& save : {first, second}) {
     REQUIRE(note_save(*mine, save, by()).ok());
-    REQUIRE(mine->set(SaveKeys{save.fence, save.step}.ticket(1), as_bytes("ticket"), by()).ok());
+    REQUIRE(mine->set(SaveKeys{save}.ticket(1), as_bytes("ticket"), by()).ok());
   }
-  const auto keys = [&] { return mine->num_keys("job/elrun/save/g", by()).value(); };
+  const auto keys = [&] { return mine->num_keys("job/elrun/save/r", by()).value(); };
   sweep_saves(*mine, first, by);  // its leader was frozen
   CHECK(keys() == 2);
   sweep_saves(*mine, second, by);
   CHECK(keys() == 1);
   const NotedSave forgotten{2, 2, 40, 1};  // its leader thaws after so many saves that the list has lost it
-  REQUIRE(mine->set(SaveKeys{2, 40}.outcome(1), as_bytes("outcome"), by()).ok());
+  REQUIRE(mine->set(SaveKeys{forgotten}.outcome(1), as_bytes("outcome"), by()).ok());
   sweep_saves(*mine, forgotten, by);
   CHECK(keys() == 2);
   sweep_saves(*mine, second, by);
@@ -558,9 +561,9 @@ TEST_CASE("how a save ended is still known when its writer died after it", "[che
   const Ownership ownership = job.ranks[0].ownership();
   const auto store = writers.store.of(Rank{0});
   const auto soon = [&] { return Deadline::after(writers.clock.now(), 20ms); };
-  CHECK(!told_outcome(*store, ownership.fence, 10, soon));
+  CHECK(!told_outcome(*store, {root_tag, ownership.fence, 10, 1}, soon));
   const auto outcomes = writers.save(10, ownership, {0});
-  const auto told = told_outcome(*store, ownership.fence, 10, soon);
+  const auto told = told_outcome(*store, {root_tag, ownership.fence, 10, 1}, soon);
   REQUIRE(told.has_value());
   CHECK(*told == outcomes[0]);
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "checkpoint/staging/save_words.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/job/save/async_saves.hpp"
 #include "lib/job/save/saves.hpp"
@@ -136,11 +137,12 @@ TEST_CASE("a writer that ends fails its save by name, unless the leader has told
     REQUIRE((outcome && outcome->failure));
     CHECK(outcome->failure->code == Code::peer_lost);
     CHECK(outcome->failure->what == "elrun ckptd of this node ended while it wrote the checkpoint");
-    CHECK(worker.store->num_keys(SaveKeys{1, 10}.gone(0), Deadline::after(worker.clock.now(), 1s)).value() == 1);  // others do not wait
+    CHECK(worker.store->num_keys(SaveKeys{noted_save(worker.record(10))}.gone(0), Deadline::after(worker.clock.now(), 1s)).value() ==
+          1);  // others do not wait
   }
   SECTION("it had been committed") {
     const ByteVector said = encode(Said{.value = ByteVector(4, std::byte{'x'})});
-    REQUIRE(worker.store->set(SaveKeys{1, 10}.outcome(1), said, Deadline::after(worker.clock.now(), 1s)).ok());
+    REQUIRE(worker.store->set(SaveKeys{noted_save(worker.record(10))}.outcome(1), said, Deadline::after(worker.clock.now(), 1s)).ok());
     writer.line = Fd{};
     const auto outcome = worker.hear(10s);
     REQUIRE(outcome.has_value());
@@ -183,7 +185,7 @@ TEST_CASE("a worker whose writer ended, and which looks for a checkpoint before 
   CHECK(second == SlotWord::settle);
   REQUIRE((outcome && outcome->failure));
   CHECK(outcome->failure->code == Code::peer_lost);
-  CHECK(worker.store->num_keys(SaveKeys{1, 10}.gone(0), Deadline::after(worker.clock.now(), 1s)).value() ==
+  CHECK(worker.store->num_keys(SaveKeys{noted_save(worker.record(10))}.gone(0), Deadline::after(worker.clock.now(), 1s)).value() ==
         1);  // writers of other nodes do not wait
   CHECK_FALSE(worker.staging.is_busy());
 }

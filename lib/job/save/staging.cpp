@@ -151,7 +151,7 @@ std::optional<SaveOutcome> Staging::lost(Store& store) {
   const Failure why = why_lost(was.rank);
   // It may have ended after the commit.
   const auto soon = [this] { return Deadline::after(clock_.now(), look_wait); };
-  if (auto told = told_outcome(store, was.save.fence, was.save.step, soon)) return told;
+  if (auto told = told_outcome(store, was.save, soon)) return told;
   (void)tell_gone(store, was.save, was.rank, why, soon());
   return SaveOutcome{was.save.fence, was.save.step, {}, why};
 }

@@ -402,7 +402,7 @@ void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero) {
   job.configure({.global_batch = 8,
                  .micro_batch = 1,
                  .samples = 1000,
-                 .steps = 1'000'000,
+                 .steps = 1'000'000'000,
                  .seed = 1,
                  .placement = zero == "0" ? elrun::zero(0) : elrun::mirrored(elrun::zero(1))},
                 {});

@@ -228,7 +228,8 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
 
 // ---- the loop's head
 
-/// Whole where a rank may have others: it made them, or got them from others. Those that only went on with theirs are not kept from it for as long as that takes.
+/// A rank that made its parameters, or got them, may have other ones: then all compare all of them. Where all members go on with their own, a sample is enough, and the
+/// recovery does not wait for a hash of everything.
 void Job::Impl::compare_parameters() {
   const std::uint64_t mine = recovery_.were_compared() ? state_.hash_of_replicated_sample(world.membership().generation.number)
                                                        : state_.hash_of_replicated_parameters();

@@ -273,7 +273,9 @@ TEST_CASE("what a later version adds does no harm", "[message]") {
     payload.put(sent.times.last_rank);
     payload.put(std::uint64_t{123});
     reader.feed(frame(2, 5, payload.bytes()));
-    CHECK(same(*reader.next().value(), sent));
+    const Message got = *reader.next().value();
+    CHECK(same(got, sent));
+    CHECK(std::get<StepDecided>(got).times == sent.times);
   }
   SECTION("a code of failure is an internal one here") {
     Failure unknown{Code{200}, Remedy{200}, "?"};

@@ -58,8 +58,8 @@ LaneSet::LaneSet(const Membership& me, std::vector<Rank> local, SharedMemory reg
   attached_.reserve(peers_.size());
 }
 
-/// Who lets go of a dead peer's memory last gives its pages back, 0.1 to 0.2 s for each GB. A survivor has no time for that: its next generation waits. Peers
-/// show about as much as this rank.
+/// The last process that unmaps a dead peer's memory frees its pages, which takes 0.1 to 0.2 s for each GB. A survivor is that process, and its next generation
+/// waits for it. So a thread frees them. How much peers have shown is not known before their buffers are mapped; it is about as much as this rank has shown.
 LaneSet::~LaneSet() {
   if (buffers_.shown() < large) return;
   try {

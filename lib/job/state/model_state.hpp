@@ -131,7 +131,8 @@ class ModelState {
   [[nodiscard]] std::uint64_t hash_part(const ShardMap& shards, std::uint32_t rank) const;
   /// Of all parameters that every rank has.
   [[nodiscard]] std::uint64_t hash_of_replicated_parameters() const;
-  /// Of 4 MiB of them, in windows that lie as `sample` says, one after the other over all of them. An update that a rank missed changes all, and so these.
+  /// The same of a sample: windows of 64 KiB, 64 of them or one for each unit, an equal distance apart. Where the first begins follows from `sample`. A rank that missed
+  /// an update has other values in nearly every element, and so in these.
   [[nodiscard]] std::uint64_t hash_of_replicated_sample(std::uint64_t sample) const;
   /// What lies behind the last tensor of each unit. No checkpoint holds it, a failed exchange may have left anything there, and it counts in
   /// the state hash.

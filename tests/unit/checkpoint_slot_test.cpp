@@ -15,6 +15,7 @@
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
 #include "checkpoint/staging/slot_save.hpp"
+#include "lib/base/crc32c.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/checkpoint_job.hpp"
 

@@ -58,18 +58,23 @@ same() {
   wrong=1
 }
 
-# killed WORKERS STEPS WHAT ARGUMENTS...: a line, as `same` gives it. What was said is in $scratch/killed.
+# killed WORKERS STEPS WHAT ARGUMENTS...: a line, as `same` gives it. What was said is in $scratch/killed. A run that ends before its worker could
+# be killed is done again with twice the steps.
 killed() {
-  local agent pid
-  ELRUN_DEVICE=cuda:0 "$launcher" --standalone --nproc_per_node "$1" --no_python "$gpt" --data "$scratch/text" --layers 1 --channels 32 --heads 2 \
-    --context 32 --global-batch 8 --micro-batch 1 --seed 7 --steps "$2" "${@:4}" >"$scratch/killed" 2>&1 &
-  agent=$!
-  until grep -q 'step=1 ' "$scratch/killed"; do kill -0 "$agent" 2>/dev/null || break; sleep 0.1; done
-  pid=$(pgrep -P "$agent" -f "$(basename "$gpt")" | tail -1) || true
-  if [[ -n $pid ]]; then kill -KILL "$pid"; fi
-  wait "$agent" || { tail -5 "$scratch/killed"; wrong=1; }
-  grep -q 'ended by signal 9' "$scratch/killed" || { echo "no worker was killed"; wrong=1; }
-  same "$3, $2 steps" "$(small_gpt cpu --steps "$2" | state_of)" "$(state_of <"$scratch/killed")"
+  local agent pid steps=$2
+  while true; do
+    ELRUN_DEVICE=cuda:0 "$launcher" --standalone --nproc_per_node "$1" --no_python "$gpt" --data "$scratch/text" --layers 1 --channels 32 --heads 2 \
+      --context 32 --global-batch 8 --micro-batch 1 --seed 7 --steps "$steps" "${@:4}" >"$scratch/killed" 2>&1 &
+    agent=$!
+    until grep -q 'step=1 ' "$scratch/killed"; do kill -0 "$agent" 2>/dev/null || break; sleep 0.1; done
+    pid=$(pgrep -P "$agent" -f "$(basename "$gpt")" | tail -1) || true
+    if [[ -n $pid ]]; then kill -KILL "$pid" || true; fi
+    wait "$agent" || { tail -5 "$scratch/killed"; wrong=1; }
+    if grep -q 'ended by signal 9 (SIGKILL) in generation' "$scratch/killed"; then break; fi
+    if ((wrong || steps >= 32 * $2)); then echo "no worker was killed"; wrong=1; break; fi
+    steps=$((2 * steps))
+  done
+  same "$3, $steps steps" "$(small_gpt cpu --steps "$steps" | state_of)" "$(state_of <"$scratch/killed")"
 }
 
 golden() {

@@ -33,8 +33,8 @@ for kernel in "adamw with bf16 copy: 30 bytes" "canonical reduce of 4 fp32, with
 done
 expect "$RESULTS/nccl.txt" "a world of one made and ended 100 times"
 expect "$RESULTS/nccl.txt" "0.0 MiB less is free"
-for line in "zero(0): state" "zero(3): state" "bf16 leaves: state" "a worker killed, 12 steps: state" \
-  "of three workers with mirrored shards one killed, from no checkpoint, 12 steps: state"; do
+for line in "zero(0): state" "zero(3): state" "bf16 leaves: state" "a worker killed, [0-9]* steps: state" \
+  "of three workers with mirrored shards one killed, from no checkpoint, [0-9]* steps: state"; do
   expect "$RESULTS/golden.txt" "^$line [0-9a-f]\{16\}, as expected"
 done
 expect "$RESULTS/bf16.txt" "^bf16, zero(3): state [0-9a-f]\{16\}, as expected"

@@ -92,6 +92,7 @@ class Agent {
                                             {[this](auto from, const Message& m) {
                                                if (checkpoint_writer_.takes(from, m)) feed(WriterSaid{from, m});
                                                else feed(WorkerSaid{from, m});
+                                               if (std::holds_alternative<Hello>(m)) processes_.has_session();
                                              },
                                              [this](auto from, const Failure&) {
                                                checkpoint_writer_.hung_up(from);

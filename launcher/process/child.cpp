@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -31,6 +32,9 @@ namespace {
 
 constexpr Duration held_look_interval = 50ms;
 constexpr int looks_before_told = 40;
+constexpr Duration early_look_interval = 1ms;
+constexpr int early_looks = 20;  // the first thread of a process that ends may be ahead of the others, whose end says how
+constexpr std::size_t stat_max = 4096;
 
 pid_t tracer_of(pid_t pid) {
   std::ifstream file{fmt::format("/proc/{}/status", pid)};
@@ -143,7 +147,13 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
 }
 
 Child::Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended)
-    : guard_{guard}, pid_{pid}, exec_error_{exec_error}, watch_{loop, pidfd}, look_again_{loop}, ended_{std::move(ended)} {
+    : guard_{guard},
+      pid_{pid},
+      exec_error_{exec_error},
+      watch_{loop, pidfd},
+      look_again_{loop},
+      look_early_{loop},
+      ended_{std::move(ended)} {
   watch();
 }
 
@@ -151,8 +161,12 @@ void Child::watch() {
   watch_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
     if (error) return;  // the child is being destroyed
     siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
-      return ended_(ending_of(info));
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+      is_gone_ = true;
+      tell(ending_of(info));
+      if (gone_) gone_();
+      return;
+    }
     // It has ended, and a debugger that holds it has not let go of it yet.
     if (++looks_ == looks_before_told && held_) held_(tracer_of(pid_));
     look_again_.expires_after(held_look_interval);
@@ -162,17 +176,40 @@ void Child::watch() {
   });
 }
 
+void Child::tell(Ending ending) {
+  look_early_.cancel();
+  if (const auto ended = std::exchange(ended_, nullptr)) ended(ending);
+}
+
+void Child::expect_end() {
+  if (!ended_ || is_abandoned_) return;
+  const auto stat = read_regular_file(fmt::format("/proc/{}/stat", pid_), stat_max);
+  if (const auto ending = ending_under_way(stat.value_or(""))) {
+    if (ending->signal == SIGKILL) tell(*ending);
+    return;
+  }
+  if (++early_looks_ >= early_looks) return;
+  look_early_.expires_after(early_look_interval);
+  look_early_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (!cancelled) expect_end();
+  });
+}
+
 void Child::abandon() {
   signal(SIGKILL);
   is_abandoned_ = true;
   watch_.cancel();
   look_again_.cancel();
+  look_early_.cancel();
 }
 
 void Child::end_within(Duration wait) {
   signal(SIGKILL);
   pollfd look{watch_.native_handle(), POLLIN, 0};
-  if (::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count())) <= 0) abandon();
+  siginfo_t info{};
+  if (::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count())) <= 0 ||
+      ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)  // a debugger may hold it
+    abandon();
 }
 
 // Waits for nobody but the kernel: after SIGKILL a process ends.

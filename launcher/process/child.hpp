@@ -48,6 +48,14 @@ class Child {
   /// `held` is called on the loop, once, when the process has ended and a debugger that traces it keeps its end from being
   /// told, for 2 s already: with the debugger's process number, 0 where that is not known.
   void on_held(std::function<void(pid_t tracer)> held) { held_ = std::move(held); }
+  /// The process seems to be ending (ExitWatch). Where the kernel says that it was killed by SIGKILL, `ended` is called now, while its memory and
+  /// devices may still be held. Any other end is told when it is gone: workers that end by themselves often do so together and for one reason,
+  /// and the time until then lets all of them end in the same generation, which costs one restart.
+  void expect_end();
+  /// Nothing of the process is left but its number: its memory and devices are free.
+  [[nodiscard]] bool is_gone() const { return is_gone_; }
+  /// `gone` is called on the loop, once, when it is gone, after `ended`; it may not destroy the child.
+  void on_gone(std::function<void()> gone) { gone_ = std::move(gone); }
   /// To the whole group.
   void signal(int number) const;
   /// Kills the group. `ended` is not called any more, and the destructor waits for nobody: for a process that may hang in the
@@ -59,15 +67,19 @@ class Child {
  private:
   Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended);
   void watch();
+  void tell(Ending ending);
   const Guard& guard_;
   pid_t pid_;
   int exec_error_;
   bool is_abandoned_ = false;
   boost::asio::posix::stream_descriptor watch_;
-  boost::asio::steady_timer look_again_;
-  std::function<void(Ending)> ended_;
+  boost::asio::steady_timer look_again_, look_early_;
+  std::function<void(Ending)> ended_;  // none: it was called
+  std::function<void()> gone_;
   std::function<void(pid_t)> held_;
-  int looks_ = 0;  // since it is held
+  bool is_gone_ = false;
+  int looks_ = 0;        // since it is held
+  int early_looks_ = 0;  // since its end is expected
 };
 
 }  // namespace elrun::inline v0::launcher

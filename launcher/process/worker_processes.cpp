@@ -5,12 +5,15 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <boost/asio/post.hpp>
 
 #include "lib/base/failure.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr Duration told_after = 10s;         // of an end that takes long
 constexpr Duration orphans_end_within = 2s;  // after SIGKILL the kernel needs microseconds, unless a driver hangs
 
 Path temporary_directory(const Variables& environment) {
@@ -31,7 +34,10 @@ WorkerProcesses::WorkerProcesses(boost::asio::io_context& loop, const Guard& gua
       feed_{std::move(feed)},
       stack_tools_{loop, guard, clock, log, {setting_.agent.directory, setting_.agent.environment, setting_.agent.options.timeouts.stacks}},
       output_watch_{loop},
-      orphans_{loop, clock, [this](pid_t pid) { return is_known(pid); }} {}
+      orphans_{loop, clock, [this](pid_t pid) { return is_known(pid); }},
+      exit_watch_{loop, [this](LocalRank worker) {
+                    if (const auto child = children_.find(worker); child != children_.end()) child->second->expect_end();
+                  }} {}
 
 Result<void> WorkerProcesses::open_output(const std::string& host, LogStream& lines) {
   const AgentSetting& agent = setting_.agent;
@@ -39,12 +45,16 @@ Result<void> WorkerProcesses::open_output(const std::string& host, LogStream& li
       Output::start(loop_, {agent.options, setting_.run, host, agent.directory, temporary_directory(agent.environment), lines}, log_);
   if (!output) return output.failure();
   output_ = std::move(*output);
+  if (const auto opened = exit_watch_.open(agent.directory, agent.options.workers); !opened.ok())
+    log_.warning("the death of a worker with much memory will be seen late: " + message(opened.failure()));
   return {};
 }
 
 void WorkerProcesses::start(const Spawn& spawn) {
   const AgentSetting& agent = setting_.agent;
   const LocalRank rank = spawn.worker;
+  if (leaving_.contains(rank)) return wait_for_end(rank, spawn);
+  exit_watch_.clear(rank);
   // One attempt has the files of one process of each worker.
   if (std::exchange(attempt_.generation, spawn.world.generation) != spawn.world.generation || attempt_.workers.contains(rank))
     output_->begin_attempt(), attempt_.workers.clear();
@@ -77,9 +87,10 @@ void WorkerProcesses::start(const Spawn& spawn) {
   reporter_.started(rank, placed, (*child)->pid(), before, error_file, output_->layout().base() != agent.directory);
   (*child)->on_held([this, rank](pid_t tracer) {
     log_.warning(fmt::format(
-        "worker {} of this node has ended, but process {} (a debugger?) is attached to it: the job waits until that process detaches or ends",
-        rank.value(), tracer));
+        "worker {} of this node has ended, but process {} (a debugger?) is attached to it: {} waits until that process detaches or ends",
+        rank.value(), tracer, leaving_.contains(rank) ? "its successor" : "the job"));
   });
+  (*child)->on_gone([this, rank] { boost::asio::post(loop_, [this, rank] { is_gone(rank); }); });
   feed_(WorkerStarted{rank, (*child)->pid()});
   if (agent.options.hang_timeout > Duration{0} && agent.options.hang_sign == HangSign::output) watch_output();
   children_.insert_or_assign(rank, std::move(*child));
@@ -102,6 +113,11 @@ void WorkerProcesses::watch_output() {
 }
 
 void WorkerProcesses::signal(const SignalGroup& signal) {
+  if (const auto leaving = leaving_.find(signal.worker); leaving != leaving_.end() && leaving->second.successor) {
+    const Spawn never = *std::exchange(leaving->second.successor, std::nullopt);
+    reporter_.not_started(never.worker, Rank{never.world.seat.base_rank + never.place});
+    return feed_(reporter_.ended(never.worker, {.signal = signal.number}, clock_.wall_ns(), {}, {}));
+  }
   const auto child = children_.find(signal.worker);
   if (child == children_.end()) return;
   stack_tools_.let_go(signal.worker);
@@ -111,14 +127,60 @@ void WorkerProcesses::signal(const SignalGroup& signal) {
 
 void WorkerProcesses::release(LocalRank worker) {
   stack_tools_.let_go(worker);
-  children_.erase(worker);
+  const auto found = children_.find(worker);
+  if (found == children_.end()) return;
+  std::unique_ptr<Child> child = std::move(found->second);
+  children_.erase(found);
+  if (child->is_gone()) return;
+  child->signal(SIGKILL);
+  leaving_.emplace(worker, Leaving{std::move(child), false, {}, boost::asio::steady_timer{loop_}});
+}
+
+void WorkerProcesses::wait_for_end(LocalRank worker, const Spawn& successor) {
+  Leaving& leaving = leaving_.at(worker);
+  leaving.successor = successor;
+  leaving.tells.expires_after(told_after);
+  leaving.tells.async_wait([this, worker, pid = leaving.child->pid()](const boost::system::error_code& cancelled) {
+    if (!cancelled)
+      log_.warning(fmt::format(
+          "worker {} of this node is dead, but the kernel has not freed its memory and devices in {} (process {}): its successor starts when it has",
+          worker.value(), for_people(told_after), pid));
+  });
+}
+
+void WorkerProcesses::is_gone(LocalRank worker) {
+  const auto found = leaving_.find(worker);
+  if (found == leaving_.end() || !found->second.child->is_gone()) return;  // it is to be released yet, or was
+  const Leaving gone = std::move(found->second);
+  leaving_.erase(found);
+  if (gone.ends_orphans) end_orphans_of(worker);
+  if (gone.successor) start(*gone.successor);
+}
+
+void WorkerProcesses::clear() {
+  children_.clear();
+  for (auto& [worker, leaving] : std::exchange(leaving_, {})) {
+    leaving.child->end_within(orphans_end_within);  // a driver may hold it for long
+    leaving.child.reset();
+    if (leaving.ends_orphans) end_orphans_of(worker);
+  }
 }
 
 void WorkerProcesses::end_orphans(const EndOrphans& orphans) {
-  const Orphans::Ended ended = orphans_.end(orphans_end_within, [&orphans](pid_t pid) {
+  end_orphans([&orphans](pid_t pid) {
     const auto owner = local_rank_of(pid);
     return owner && std::find(orphans.stay.begin(), orphans.stay.end(), *owner) != orphans.stay.end();
   });
+  for (auto& [worker, leaving] : leaving_)
+    leaving.ends_orphans |= std::find(orphans.stay.begin(), orphans.stay.end(), worker) == orphans.stay.end();
+}
+
+void WorkerProcesses::end_orphans_of(LocalRank worker) {
+  end_orphans([worker](pid_t pid) { return local_rank_of(pid) != worker; });
+}
+
+void WorkerProcesses::end_orphans(const std::function<bool(pid_t)>& is_spared) {
+  const Orphans::Ended ended = orphans_.end(orphans_end_within, is_spared);
   if (ended.killed > 0)
     log_.info(fmt::format("killed {} process{} that workers had left behind", ended.killed, ended.killed == 1 ? "" : "es"));
   if (!ended.remain.empty())
@@ -133,7 +195,8 @@ void WorkerProcesses::take_stacks(LocalRank worker) {
 }
 
 bool WorkerProcesses::is_group(pid_t group) const {
-  return std::any_of(children_.begin(), children_.end(), [&](const auto& child) { return child.second->pid() == group; });
+  return std::any_of(children_.begin(), children_.end(), [&](const auto& child) { return child.second->pid() == group; }) ||
+         std::any_of(leaving_.begin(), leaving_.end(), [&](const auto& leaving) { return leaving.second.child->pid() == group; });
 }
 
 bool WorkerProcesses::is_known(pid_t pid) const {

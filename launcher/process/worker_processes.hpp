@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "launcher/agent.hpp"
 #include "launcher/output/output.hpp"
 #include "launcher/process/child.hpp"
+#include "launcher/process/exit_watch.hpp"
 #include "launcher/process/orphans.hpp"
 #include "launcher/process/stack_tools.hpp"
 #include "launcher/report/reporter.hpp"
@@ -36,7 +38,10 @@ class WorkerProcesses {
 
   /// Before anything else. `host`: as people know this machine. Fails when a directory for the logs cannot be made.
   Result<void> open_output(const std::string& host, LogStream& lines);
+  /// Where the process before it is still being taken apart by the kernel, the start waits for that: its memory and device are needed.
   void start(const Spawn& spawn);
+  /// A process has opened a session.
+  void has_session() { exit_watch_.look(); }
   void signal(const SignalGroup& signal);
   void release(LocalRank worker);
   /// Waits for their ends, for 2 s at most.
@@ -46,10 +51,21 @@ class WorkerProcesses {
   /// Calls `then` when all output is shown. No worker may be started after that.
   void after_output(std::function<void()> then) { output_->after_all(std::move(then)); }
   /// The loop has ended: kills and collects those that are left.
-  void clear() { children_.clear(); }
+  void clear();
 
  private:
+  /// Was released before the kernel had taken it apart.
+  struct Leaving {
+    std::unique_ptr<Child> child;
+    bool ends_orphans = false;        // What it started was to end meanwhile, and may not have been this process's yet
+    std::optional<Spawn> successor;   // waits for its end
+    boost::asio::steady_timer tells;  // that this takes long
+  };
   void ended(LocalRank worker, Ending ending, std::int64_t ended_ns);
+  void is_gone(LocalRank worker);
+  void wait_for_end(LocalRank worker, const Spawn& successor);
+  void end_orphans_of(LocalRank worker);
+  void end_orphans(const std::function<bool(pid_t)>& is_spared);
   void watch_output();
   [[nodiscard]] bool is_known(pid_t pid) const;
 
@@ -61,6 +77,7 @@ class WorkerProcesses {
   Reporter& reporter_;
   const std::function<void(Event)> feed_;
   std::map<LocalRank, std::unique_ptr<Child>> children_;
+  std::map<LocalRank, Leaving> leaving_;
   std::map<LocalRank, std::string> never_ran_;  // why a worker could not be executed
   struct {
     Generation generation{};
@@ -71,6 +88,7 @@ class WorkerProcesses {
   boost::asio::steady_timer output_watch_;
   std::map<LocalRank, std::uintmax_t> bytes_seen_;
   Orphans orphans_;
+  ExitWatch exit_watch_;
 };
 
 }  // namespace elrun::inline v0::launcher

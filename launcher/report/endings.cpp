@@ -1,7 +1,10 @@
 #include "launcher/report/endings.hpp"
 
+#include <charconv>
 #include <csignal>
 #include <cstring>
+
+#include <sys/wait.h>
 
 #include <fmt/format.h>
 
@@ -13,6 +16,28 @@ namespace elrun::inline v0::launcher {
 std::string signal_name(int signal) {
   const char* name = sigabbrev_np(signal);
   return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+// After the name, which may have blanks and brackets, come the state as field 3, and the status as `wait` tells it as field 52. A stopped
+// process has the signal there that stopped it.
+std::optional<Ending> ending_under_way(std::string_view stat) {
+  constexpr int state_field = 3, status_field = 52;
+  const auto name_end = stat.rfind(')');
+  if (name_end == std::string_view::npos) return {};
+  std::string_view rest = stat.substr(name_end + 1);
+  std::string_view field;
+  for (int number = state_field; number <= status_field; ++number) {
+    const auto begin = rest.find_first_not_of(" \n");
+    if (begin == std::string_view::npos) return {};
+    field = rest.substr(begin, rest.find_first_of(" \n", begin) - begin);
+    rest.remove_prefix(begin + field.size());
+    if (number == state_field && (field == "T" || field == "t")) return {};
+  }
+  int status = 0;
+  if (std::from_chars(field.data(), field.data() + field.size(), status).ec != std::errc{} || status <= 0) return {};
+  if (WIFSIGNALED(status)) return Ending{.signal = WTERMSIG(status)};
+  if (WIFEXITED(status)) return Ending{.exit_code = WEXITSTATUS(status)};
+  return {};
 }
 
 std::string describe(const Ending& ending) {

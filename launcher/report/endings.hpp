@@ -1,7 +1,9 @@
 #pragma once
 /// \file Report: how a process ended, and why the job did, in words for people.
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include <elrun/session.hpp>
 
@@ -17,6 +19,9 @@ struct Ending {
   friend bool operator==(const Ending&, const Ending&) = default;
 };
 
+/// How a process is ending that the kernel has not taken apart yet: from the text of /proc/PID/stat. Nothing for one that runs or is stopped,
+/// for exit code 0, which a program that executes another one shows as well, and where the kernel does not say it.
+[[nodiscard]] std::optional<Ending> ending_under_way(std::string_view stat);
 /// "SIGKILL", or "signal 40" for one without a name.
 [[nodiscard]] std::string signal_name(int signal);
 /// "exit code 3", "signal 9 (SIGKILL)".

@@ -55,7 +55,9 @@ Result<Surroundings> read_surroundings(const Variables& variables) {
     const std::uint32_t rank = read.number("RANK", 0, world_max - 1);
     const std::uint32_t world = read.number("WORLD_SIZE", 1, world_max, rank + 1);
     read.require_below("RANK", rank, "WORLD_SIZE", world);
-    found = UnderAgent{*socket, Rank{rank}, WorldSize{world}};
+    UnderAgent agent{*socket, Rank{rank}, WorldSize{world}};
+    if (variables("ELRUN_LOCAL_RANK")) agent.local_rank = LocalRank{read.number("ELRUN_LOCAL_RANK", 0, world_max - 1)};
+    found = std::move(agent);
   } else if (variables("RANK") || variables("WORLD_SIZE")) {
     InOperatorsJob job;
     const std::uint32_t rank = read.number("RANK", 0, world_max - 1);

@@ -17,6 +17,7 @@ struct UnderAgent {
   std::string socket;
   Rank rank;
   WorldSize world;
+  std::optional<LocalRank> local_rank{};  ///< ELRUN_LOCAL_RANK, for LOCAL_RANK may be 0 for every worker.
 };
 /// RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: somebody else has placed this worker.
 struct InOperatorsJob {

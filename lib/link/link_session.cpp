@@ -22,6 +22,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/base/timeouts.hpp"
+#include "lib/link/exit_word.hpp"
 #include "lib/link/link_connector.hpp"
 #include "lib/link/message_stream.hpp"
 #include "lib/link/request_store.hpp"
@@ -59,7 +60,12 @@ class Link {
             log_,      target_,
             deadline_, {[this](StreamSocket socket) { on_connected(std::move(socket)); }, [this](Failure why) { lose(std::move(why)); }}} {
     asio::post(loop_, [this] { start(); });
-    thread_ = quiet_thread([this] { loop_.run(); });
+    thread_ = quiet_thread([this] {
+      std::optional<ExitWordHold> hold;  // before the agent hears of this process
+      if (const auto* agent = std::get_if<UnderAgent>(&target_.place); agent != nullptr && agent->local_rank)
+        hold.emplace(Path{agent->socket}.parent_path() / exit_words_name, agent->local_rank->value());
+      loop_.run();
+    });
   }
   ~Link() {
     loop_.stop();

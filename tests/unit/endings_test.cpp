@@ -28,3 +28,25 @@ TEST_CASE("a report gives the cause before what its code means", "[report]") {
   CHECK(report.find("rank 2") < report.find("memory"));
   CHECK(final_report(3, "") == "the job failed, exit code 3");
 }
+
+TEST_CASE("how a process is ending is read from its line in /proc before it is gone", "[report]") {
+  // Fields 3 to 52; the name has what a name may have.
+  const auto line = [](const std::string& state, const std::string& status) {
+    std::string text = "4711 (a) b 9 (c) " + state;
+    for (int field = 4; field < 52; ++field) text += " 7";
+    return text + " " + status + "\n";
+  };
+  CHECK(ending_under_way(line("Z", "9")) == Ending{.signal = 9});
+  CHECK(ending_under_way(line("R", "9")) == Ending{.signal = 9});
+  CHECK(ending_under_way(line("X", "139")) == Ending{.signal = 11});  // with a core
+  CHECK(ending_under_way(line("S", "768")) == Ending{.exit_code = 3});
+  CHECK_FALSE(ending_under_way(line("Z", "0")));   // exit code 0, or it executes another program
+  CHECK_FALSE(ending_under_way(line("T", "19")));  // stopped by SIGSTOP
+  CHECK_FALSE(ending_under_way(line("t", "5")));
+  CHECK_FALSE(ending_under_way(line("S", "4991")));  // 0x137f: as `wait` tells of a stopped one
+  CHECK_FALSE(ending_under_way(line("S", "-1")));
+  CHECK_FALSE(ending_under_way(line("S", "x")));
+  const std::string whole = line("Z", "9");
+  for (std::size_t size = 0; size + 2 < whole.size(); ++size) CHECK_FALSE(ending_under_way(whole.substr(0, size)));
+  CHECK_FALSE(ending_under_way(""));
+}

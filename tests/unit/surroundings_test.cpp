@@ -30,6 +30,11 @@ TEST_CASE("the environment says how a worker was started", "[link]") {
     CHECK(found.socket == "/s");
     CHECK(found.rank == Rank{2});
     CHECK(found.world == WorldSize{4});
+    CHECK_FALSE(found.local_rank);
+    const auto second = std::get<UnderAgent>(
+        read({{"ELRUN_SOCKET", "/s"}, {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"ELRUN_LOCAL_RANK", "1"}}).value());
+    CHECK(second.local_rank == LocalRank{1});
+    CHECK_FALSE(read({{"ELRUN_SOCKET", "/s"}, {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"ELRUN_LOCAL_RANK", "one"}}).ok());
   }
   SECTION("rank and master: an operator's job") {
     const auto found = std::get<InOperatorsJob>(read({{"RANK", "2"},

@@ -7,6 +7,7 @@ world has the same size. It prints a line per step, and at the end a hash of all
 import argparse
 import hashlib
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -34,6 +35,7 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=64, help="per worker")
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--step-ms", type=int, default=0, help="least milliseconds of a step, in place of a GPU's compute")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -52,9 +54,11 @@ def main():
     model = DistributedDataParallel(network)
 
     for step in range(first, options.steps + 1):
+        until = time.monotonic() + options.step_ms / 1000
         chance = torch.Generator().manual_seed(step * 65536 + rank)
         inputs = torch.randn(options.batch, width, generator=chance)
         loss = torch.nn.functional.mse_loss(model(inputs)[:, 0], torch.sin(inputs.sum(1)))
+        time.sleep(max(0, until - time.monotonic()))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -35,6 +35,7 @@ elrun_test(train_job_test SOURCES unit/train_job_test.cpp LINK elrun::launcher_c
 elrun_test(first_process_test SOURCES unit/first_process_test.cpp LINK elrun::launcher_core fmt::fmt LABELS unit PROGRAM launcher_unit)
 elrun_fuzzer(admin_fuzz LINK elrun::launcher_http)
 elrun_test(host_test SOURCES unit/host_test.cpp LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)
+elrun_test(writer_machine_test SOURCES unit/writer_machine_test.cpp LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)
 
 elrun_executable(launcher_worker SOURCES process/programs/launcher_worker.cpp LINK elrun::link)
 set_target_properties(launcher_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

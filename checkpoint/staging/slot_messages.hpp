@@ -12,6 +12,7 @@
 #include <elrun/failure.hpp>
 #include <elrun/ids.hpp>
 #include <elrun/result.hpp>
+#include <elrun/units.hpp>
 
 #include "checkpoint/format/names.hpp"
 #include "lib/base/bytes.hpp"
@@ -43,6 +44,7 @@ struct SaveOutcome {
 [[nodiscard]] ByteVector encode(const std::optional<SaveOutcome>& outcome);
 [[nodiscard]] Result<std::optional<SaveOutcome>> decode_save_outcome(ByteSpan packet);
 constexpr std::size_t outcome_packet_max = 65536;
+constexpr Duration save_deadline = 600s;  ///< Of one save; then the ranks whose parts are missing are named.
 
 /// What the leader's ckptd says to the others: a value, or a failure after which it tries again under another name, or never.
 struct Said {

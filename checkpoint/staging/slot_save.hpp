@@ -36,8 +36,6 @@ struct SlotSaveHost {
   ShardWriting writing{};                                       ///< How its part is written.
 };
 
-constexpr Duration save_deadline = 600s;  ///< Of one save; then the ranks whose parts are missing are named.
-
 /// Writes the part of `record.rank`; the leader (rank 0) commits once all ranks have voted. A save that failed is tried again under a new name, up to
 /// `save_tries_max` times, where the next moment may be a better one. Then the leader removes what older saves have left in the store (save_words.hpp). Never fails: the outcome says why not.
 [[nodiscard]] SaveOutcome save_slot(const SlotView& slot, const SlotRecord& record, const SlotSaveHost& host);

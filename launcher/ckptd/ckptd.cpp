@@ -1,5 +1,5 @@
-/// The idea: one thread polls the workers' connections; each save has a thread of its own, which blocks in the storage and in the store. A slot belongs to
-/// the save from its seal until its outcome, so that the death of its worker changes nothing.
+/// The idea: one thread polls the workers' connections, reads words and slots, and does what the WriterMachine decides; each save has a thread of its own, which blocks in the storage
+/// and in the store.
 
 #include "launcher/ckptd/ckptd.hpp"
 
@@ -38,7 +38,7 @@
 #include "checkpoint/staging/slot_save.hpp"
 #include "checkpoint/storage/token_bucket.hpp"
 #include "launcher/ckptd/agent_store.hpp"
-#include "launcher/ckptd/last_minutes.hpp"
+#include "launcher/ckptd/writer_machine.hpp"
 #include "launcher/report/endings.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/files.hpp"
@@ -51,7 +51,6 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr std::size_t connections_max = 4096;
-constexpr Duration settle_wait = 60s;     // for a save whose generation is over: its slots are there by now, or never come
 constexpr Duration store_word_wait = 5s;  // for the store to take a word about a part that will not come
 constexpr Duration word_here_wait = 1s;   // likewise, where no thread can be started and all workers wait for it
 constexpr Duration word_pause = 100ms;    // before the store is told again
@@ -64,22 +63,24 @@ constexpr int io_idle = 3 << 13;  // IOPRIO_CLASS_IDLE; linux/ioprio.h is not ev
 
 /// One save of one slot, on its thread.
 struct RunningSave {
-  std::uint64_t connection = 0;
   std::shared_ptr<const SlotView> slot;
   SlotRecord record;
   std::atomic<Instant> deadline;
-  std::atomic<bool> hurries{false};  ///< Training waits for it: no bound on bytes per second holds.
+  std::atomic<bool> hurries{false};         ///< Training waits for it: no bound on bytes per second holds.
+  std::atomic<FenceNumber> replaced_by{0};  ///< A later start saves under this fence; 0: none does.
   SaveOutcome outcome{};
   std::atomic<bool> is_over{false};
   std::thread thread{};
 };
 
 struct Connection {
-  std::uint64_t number = 0;
+  WorkerLine line{};
   Fd socket{};
   std::shared_ptr<const SlotView> slot{};  ///< Mapped once for all saves: page by page that costs as much as a checksum.
-  bool is_filling = false, settles = false;
+  std::shared_ptr<const SlotView> came{};  ///< Until the machine has said that it is kept.
 };
+
+SlotSave described(const SlotRecord& record) { return {record.directory, noted_save(record), record.rank}; }
 
 class Ckptd {
  public:
@@ -95,11 +96,10 @@ class Ckptd {
     for (;;) {
       std::vector<pollfd> looks{{STDIN_FILENO, POLLIN, 0}, {told_.get(), POLLIN, 0}};
       for (const Connection& c : connections_) looks.push_back({c.socket.get(), POLLIN, 0});
-      const bool settles = saves_.empty() && is_settling();
-      const int ready = ::poll(looks.data(), looks.size(), settles ? 0 : -1);
+      const int ready = ::poll(looks.data(), looks.size(), machine_.has_settled() ? 0 : -1);
       if (ready < 0 && errno != EINTR) return exit_code::internal;
       if (ready <= 0) {
-        if (ready == 0) tell_settled();  // and no word is unread, also none of a worker that is gone
+        if (ready == 0) feed(AllIsRead{});
         continue;
       }
       if (looks[1].revents != 0) finish_saves();
@@ -122,7 +122,8 @@ class Ckptd {
       socklen_t size = sizeof peer;
       if (::getsockopt((*accepted)->get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) continue;
       if (connections_.size() >= connections_max) continue;
-      connections_.push_back({.number = ++last_connection_, .socket = std::move(**accepted)});
+      connections_.push_back({.line = WorkerLine{++last_line_}, .socket = std::move(**accepted)});
+      feed(LineOpened{connections_.back().line});
     }
   }
 
@@ -143,53 +144,106 @@ class Ckptd {
     if (!word) return false;
     switch (*word) {
       case SlotWord::slot: return take_slot(from, std::move(files[0]));
-      case SlotWord::begin: return begin(from);
-      case SlotWord::sealed: return start_save(from);
-      case SlotWord::hurry: hurry(from.number); return true;
-      case SlotWord::settle: settle(from); return true;
+      case SlotWord::begin: return feed(SlotBegun{from.line});
+      case SlotWord::sealed: return feed(SlotSealed{from.line, sealed(from)});
+      case SlotWord::hurry: return feed(WorkerHurries{from.line});
+      case SlotWord::settle: return feed(WorkerSettles{from.line, all_slots()});
     }
     return false;
   }
 
-  bool take_slot(Connection& from, Fd file) const {
-    if (!file || is_saving(from.number)) return false;
-    auto view = SlotView::open(std::move(file));
-    if (!view.ok()) return refuse(view.failure());
-    from.slot = std::make_shared<const SlotView>(std::move(view).value());
-    return true;
+  bool take_slot(Connection& from, Fd file) {
+    SlotCame came{.line = from.line, .has_file = static_cast<bool>(file)};
+    if (file) {
+      auto view = SlotView::open(std::move(file));
+      if (view.ok()) from.came = std::make_shared<const SlotView>(std::move(view).value());
+      else came.why_not = std::move(view).failure();
+    }
+    return feed(came);
   }
 
-  /// Why it is said on both sides: a worker that dies between the two has no save, and the others have to know.
-  bool begin(Connection& from) const {
-    if (!from.slot || is_saving(from.number)) return false;
-    from.is_filling = true;
-    return true;
+  Result<SlotSave> sealed(const Connection& from) {
+    if (!from.slot) return Failure{Code::protocol, Remedy::retry, "there is no staging slot"};
+    ELRUN_TRY_ASSIGN(read_, from.slot->record(SlotState::sealed));
+    return described(read_);
+  }
+  /// What its slot says at the moment.
+  SlotSeen look(const Connection& at) {
+    const auto head = at.slot ? at.slot->prefix() : Result<SlotPrefix>{SlotPrefix{}};
+    if (!head.ok()) return {};
+    SlotSeen seen{.state = head->state, .owner = head->owner};
+    if (seen.state != SlotState::filling && seen.state != SlotState::sealed) return seen;
+    if (auto record = at.slot->record(seen.state); record.ok()) read_ = std::move(*record), seen.save = described(read_);
+    else seen.trouble = message(record.failure());
+    return seen;
+  }
+  std::vector<SlotSeen> all_slots() {
+    std::vector<SlotSeen> all;
+    for (const Connection& c : connections_) all.push_back(look(c));
+    return all;
   }
 
-  bool refuse(const Failure& why) const {
-    log_.warning(fmt::format("a worker's staging slot is refused: {}", message(why)));
-    return false;
+  /// The worker is gone, or says what nobody says.
+  void hang_up(std::list<Connection>::iterator connection) {
+    try {
+      feed(LineClosed{connection->line, look(*connection)});
+    } catch (const std::exception& error) {  // std::bad_alloc
+      log_.warning(fmt::format("what a worker that is gone was saving is given up: {}", error.what()));
+    }
+    connections_.erase(connection);
   }
 
-  bool start_save(Connection& from) {
-    if (!from.slot || !from.is_filling) return false;
-    auto record = from.slot->record(SlotState::sealed);
-    if (!record.ok()) return refuse(record.failure());
-    from.is_filling = false;
-    // What a save has taken from the bound on bytes, and has not written, is no debt of the next one.
-    if (note_fence(*record) || saves_.empty()) forget_bytes();
-    std::unique_ptr<RunningSave> save{new RunningSave{
-        .connection = from.number, .slot = from.slot, .record = std::move(*record), .deadline = clock_.now() + save_deadline}};
-    RunningSave& it = *save;
-    if (is_settling() && last_minutes_.has(it.record.directory, it.record.ownership.fence))
-      it.deadline = clock_.now() + settle_wait, it.hurries = true;
-    saves_.push_back(std::move(save));
+  // --- what the machine says ---
+  /// False: the connection of the event is over.
+  bool feed(const WriterEvent& event) {
+    bool goes_on = true;
+    for (WriterAction& action : machine_.on(event, clock_.now())) {
+      goes_on &= !std::holds_alternative<CloseLine>(action);
+      std::visit([this](auto& a) { perform(a); }, action);
+    }
+    return goes_on;
+  }
+  static void perform(const CloseLine&) {}  // by who fed the event
+  void perform(const KeepSlot& a) {
+    Connection& at = *connection_of(a.line);
+    at.slot = std::move(at.came);
+  }
+  void perform(const StartSave& a) {
+    std::unique_ptr<RunningSave> save{
+        new RunningSave{.slot = connection_of(a.line)->slot, .record = std::move(read_), .deadline = a.deadline}};
+    save->hurries = a.hurries;
+    save->replaced_by = a.replaced_by.value_or(0);
+    RunningSave& it = *saves_.emplace(a.save, std::move(save)).first->second;
     try {
       it.thread = quiet_thread([this, &it] { write(it); });
     } catch (const std::exception& error) {  // std::system_error: no thread can be started
       give_up(it, error.what(), word_here_wait);
     }
-    return true;
+  }
+  void perform(const EndSaveBy& a) { saves_.at(a.save)->deadline = a.deadline; }
+  void perform(const HurrySave& a) { saves_.at(a.save)->hurries = true; }
+  void perform(const ReplaceSave& a) { saves_.at(a.save)->replaced_by = a.by; }
+  void perform(const ForgetBytes&) {
+    const std::lock_guard lock{pace_mutex_};
+    bucket_.forget(clock_.now());
+  }
+  void perform(const TellOutcome& a) { send(a.line, a.outcome); }
+  void perform(const TellSettled& a) { send(a.line, std::nullopt); }
+  void perform(const TellGone& a) {
+    tell_beside([a](Store& store, Deadline deadline) { return tell_gone(store, a.save, a.rank, a.why, deadline); });
+  }
+  void perform(const TellBrokenPromise& a) {
+    tell_beside([owner = a.owner](Store& store, Deadline deadline) { return tell_broken_promise(store, owner, deadline); });
+  }
+  void perform(const WarnOf& a) const { log_.warning(a.text); }
+
+  [[nodiscard]] std::list<Connection>::iterator connection_of(WorkerLine line) {
+    return std::find_if(connections_.begin(), connections_.end(), [&](const Connection& c) { return c.line == line; });
+  }
+  void send(WorkerLine line, const std::optional<SaveOutcome>& outcome) {
+    const ByteVector packet = encode(outcome);
+    if (const auto to = connection_of(line); to != connections_.end())
+      (void)::send(to->socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
   // On the save's thread.
@@ -209,7 +263,7 @@ class Ckptd {
                             .log = log_,
                             .store = store,
                             .sleep = [](Duration time) { std::this_thread::sleep_for(time); },
-                            .cancel = [this, &it] { return why_over(it.record); },
+                            .cancel = [&it] { return why_over(it); },
                             .deadline = [&it] { return it.deadline.load(); },
                             .acknowledged = [&store](const std::string& text) { store.tell(CheckpointSaved{text}); },
                             .voted =
@@ -222,16 +276,9 @@ class Ckptd {
     return save_slot(*it.slot, it.record, host);
   }
 
-  /// True: no save of this root had so new a fence. Those with an older one are over.
-  bool note_fence(const SlotRecord& record) {
-    const std::lock_guard lock{fences_mutex_};
-    FenceNumber& newest = newest_fences_[record.directory];
-    return std::exchange(newest, std::max(newest, record.ownership.fence)) < record.ownership.fence;
-  }
-  [[nodiscard]] std::optional<Failure> why_over(const SlotRecord& record) {
-    const std::lock_guard lock{fences_mutex_};
-    const FenceNumber newest = newest_fences_[record.directory];
-    if (newest <= record.ownership.fence) return {};
+  [[nodiscard]] static std::optional<Failure> why_over(const RunningSave& it) {
+    const FenceNumber newest = it.replaced_by;
+    if (newest == 0) return {};
     return Failure{Code::generation_over, Remedy::rejoin, fmt::format("a later start of this job saves under fence {} by now", newest)};
   }
 
@@ -244,7 +291,7 @@ class Ckptd {
       return now + bucket_.take(bytes, now);
     }();
     for (Instant now = clock_.now(); now < until && !it.hurries; now = clock_.now()) {
-      if (auto why = why_over(it.record)) return *std::move(why);
+      if (auto why = why_over(it)) return *std::move(why);
       if (now >= it.deadline.load())
         return Failure{
             Code::deadline_passed, Remedy::fix_config,
@@ -253,16 +300,6 @@ class Ckptd {
       std::this_thread::sleep_for(std::min<Duration>(until - now, pace_look));
     }
     return {};
-  }
-
-  void hurry(std::uint64_t connection) {
-    for (const auto& save : saves_)
-      if (save->connection == connection) save->hurries = true;
-    forget_bytes();
-  }
-  void forget_bytes() {
-    const std::lock_guard lock{pace_mutex_};
-    bucket_.forget(clock_.now());
   }
 
   /// This part will not come: its worker hears that, and for `wait` at most it is tried to tell the writers of the other ranks, which would wait for it until the save's deadline.
@@ -285,77 +322,15 @@ class Ckptd {
     std::uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = ::read(told_.get(), &count, sizeof count);
     for (auto save = saves_.begin(); save != saves_.end();) {
-      if (!(*save)->is_over) {
+      RunningSave& it = *save->second;
+      if (!it.is_over) {
         ++save;
         continue;
       }
-      if ((*save)->thread.joinable()) (*save)->thread.join();
-      const auto to =
-          std::find_if(connections_.begin(), connections_.end(), [&](const Connection& c) { return c.number == (*save)->connection; });
-      if (to != connections_.end()) send(*to, (*save)->outcome);
-      else if ((*save)->outcome.failure)
-        log_.warning(fmt::format("the checkpoint of step {} of a worker that is gone could not be saved: {}", (*save)->outcome.step,
-                                 message(*(*save)->outcome.failure)));
+      if (it.thread.joinable()) it.thread.join();
+      feed(SaveEnded{save->first, std::move(it.outcome)});
       save = saves_.erase(save);
     }
-  }
-
-  static void send(const Connection& to, const std::optional<SaveOutcome>& outcome) {
-    const ByteVector packet = encode(outcome);
-    (void)::send(to.socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
-
-  void settle(Connection& from) {
-    from.settles = true;
-    for (const auto& save : saves_) last_minutes_.settle(save->record.directory, save->record.ownership.fence);
-    for (const Connection& c : connections_) {  // what is being filled, and what was sealed and not said yet
-      const auto head = c.slot ? c.slot->prefix() : Result<SlotPrefix>{SlotPrefix{}};
-      if (!head.ok() || (head->state != SlotState::filling && head->state != SlotState::sealed)) continue;
-      if (const auto record = c.slot->record(head->state); record.ok()) last_minutes_.settle(record->directory, record->ownership.fence);
-    }
-    const Instant by = clock_.now() + settle_wait;
-    for (const auto& save : saves_) {
-      save->deadline = std::min(save->deadline.load(), by);
-      hurry(save->connection);  // nobody trains meanwhile
-    }
-  }
-  [[nodiscard]] bool is_settling() const {
-    return std::any_of(connections_.begin(), connections_.end(), [](const Connection& c) { return c.settles; });
-  }
-  void tell_settled() {
-    for (Connection& c : connections_)
-      if (std::exchange(c.settles, false)) send(c, std::nullopt);
-  }
-
-  [[nodiscard]] bool is_saving(std::uint64_t connection) const {
-    return std::any_of(saves_.begin(), saves_.end(), [&](const auto& save) { return save->connection == connection; });
-  }
-
-  /// The worker is gone. What it has sealed is saved; what it has not, others wait for in vain. A slot says by itself that it is being filled, also where its worker died before it could.
-  void hang_up(std::list<Connection>::iterator connection) {
-    try {
-      if (const auto head = connection->slot ? connection->slot->prefix() : Result<SlotPrefix>{SlotPrefix{}}; head.ok()) {
-        if (head->state == SlotState::sealed && connection->is_filling) start_save(*connection);
-        if (head->state == SlotState::filling) tell_gone_of(*connection->slot);
-        if (head->state == SlotState::promised) tell_of_broken_promise(head->owner);
-      }
-    } catch (const std::exception& error) {  // std::bad_alloc
-      log_.warning(fmt::format("what a worker that is gone was saving is given up: {}", error.what()));
-    }
-    connections_.erase(connection);
-  }
-
-  void tell_gone_of(const SlotView& slot) {
-    auto record = slot.record(SlotState::filling);
-    if (!record.ok()) return;
-    tell_beside([rank = record->rank, save = noted_save(*record)](Store& store, Deadline deadline) {
-      return tell_gone(
-          store, save, rank,
-          Failure{Code::peer_lost, Remedy::retry, "this worker ended before its part of the checkpoint was in its staging slot"}, deadline);
-    });
-  }
-  void tell_of_broken_promise(const SlotOwner& owner) {
-    tell_beside([owner](Store& store, Deadline deadline) { return tell_broken_promise(store, owner, deadline); });
   }
 
   /// Until the store has it. Where the death of a worker ends its generation, the store answers again in the next one, and the others wait for the word until then.
@@ -383,12 +358,11 @@ class Ckptd {
   const Log& log_;
   TimedFiles files_;  // one for all saves: as long as an operation is stuck all of them fail at once
   const Fd told_;     // a save is over
+  WriterMachine machine_;
+  SlotRecord read_{};  // from a slot, for the event at hand: a save that it starts takes it
   std::list<Connection> connections_;
-  std::uint64_t last_connection_ = 0;
-  std::list<std::unique_ptr<RunningSave>> saves_;
-  LastMinutes last_minutes_;
-  std::mutex fences_mutex_;
-  std::map<std::string, FenceNumber> newest_fences_;  // by checkpoint root: a program may save one job after another
+  std::uint64_t last_line_ = 0;
+  std::map<SaveNumber, std::unique_ptr<RunningSave>> saves_;
   std::mutex pace_mutex_;
   TokenBucket bucket_;  // of all saves of this node
 };

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "checkpoint/staging/slot_messages.hpp"
-#include "launcher/ckptd/last_minutes.hpp"
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/ckptd_process.hpp"
 #include "tests/support/spawn.hpp"
@@ -123,15 +122,6 @@ TEST_CASE("a save of a later generation has its own time and bound on bytes, alt
   CHECK(at_least > 0.5);
   CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() >=
         at_least);  // it does not hurry as the old one does
-}
-
-TEST_CASE("a last minute is for saves with the fences that were known when their generation ended, root by root", "[ckptd]") {
-  launcher::LastMinutes last;
-  CHECK_FALSE(last.has("/ck", 1));
-  last.settle("/ck", 3), last.settle("/ck", 2), last.settle("/other", 9);
-  for (const FenceNumber fence : {1u, 2u, 3u}) CHECK(last.has("/ck", fence));
-  CHECK_FALSE(last.has("/ck", 4));
-  CHECK(last.has("/other", 9));
 }
 
 TEST_CASE("a save for which there is no memory fails alone: ckptd lives, and the next one succeeds", "[ckptd]") {

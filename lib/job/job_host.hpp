@@ -2,6 +2,7 @@
 /// \file JobHost: what a job gets from its process. JobAccess: how `run` and tests start a job, and what tests may look at.
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -23,6 +24,7 @@ namespace elrun::inline v0 {
 
 class LeafStream;
 class PagedArena;
+class SlotWriter;
 
 /// What a job gets from its process; a test brings its own. All outlive the job.
 struct JobHost {
@@ -40,6 +42,7 @@ struct JobHost {
   std::uint64_t memory = 0;              ///< Bytes of this machine, with swap; 0: not known.
   std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
   Path checkpoint_writer{};              ///< The socket of `elrun ckptd`, which saves while workers train; empty: there is none.
+  std::function<std::unique_ptr<SlotWriter>()> slot_writer{};  ///< Another process that does so; none: the one at that socket.
   unsigned readers = 4;   ///< Threads of this rank that read or write a checkpoint; 0: the calling one alone acts on the storage.
   bool must_end = false;  ///< A program that returns between its first step and the job's end has failed.
   Duration storage_word_every = 1s;       ///< How often this worker says that it waits for the storage.

@@ -19,7 +19,8 @@ namespace elrun::inline v0 {
 class AsyncSaves {
  public:
   /// Both outlive it.
-  AsyncSaves(const JobHost& host, JobWorld& world) : host_{host}, world_{world}, staging_{host.checkpoint_writer, host.clock} {}
+  AsyncSaves(const JobHost& host, JobWorld& world)
+      : host_{host}, world_{world}, staging_{host.slot_writer ? host.slot_writer() : slot_writer_at(host.checkpoint_writer), host.clock} {}
 
   /// A generation begins, on all ranks. What is under way gets a last minute.
   void open(const Saves& saves);

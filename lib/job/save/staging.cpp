@@ -1,25 +1,12 @@
 #include "lib/job/save/staging.hpp"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include "checkpoint/staging/save_words.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
-#include "lib/base/pass_descriptors.hpp"
-#include "lib/base/quiet_thread.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0 {
@@ -28,29 +15,7 @@ namespace {
 constexpr Duration overdue_after = save_deadline + 60s;  // ckptd itself ends a save at its deadline, unless it hangs
 constexpr Duration look_wait = 200ms;                    // for the store to say how a save ended whose writer is gone
 
-/// Nothing came; or the end of the connection, as a failure.
-Result<std::optional<ByteVector>> packet_from(int socket) {
-  ByteVector packet(outcome_packet_max);
-  const ssize_t got = ::recv(socket, packet.data(), packet.size(), MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<ByteVector>{};
-  if (got <= 0) return Failure{Code::peer_lost, Remedy::retry, "elrun ckptd of this node ended while it wrote the checkpoint"};
-  packet.resize(static_cast<std::size_t>(got));
-  return std::optional{std::move(packet)};
-}
-
-/// The other end is gone; what it had not read makes that an error, and no end of the stream.
-bool has_ended(int socket) {
-  std::byte peeked{};
-  const ssize_t got = ::recv(socket, &peeked, 1, MSG_PEEK | MSG_DONTWAIT);
-  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
-}
-
 }  // namespace
-
-bool Staging::has_writer() const {
-  std::error_code unknown;
-  return !socket_.empty() && std::filesystem::exists(socket_, unknown);
-}
 
 void Staging::promise(const SlotOwner& owner) {
   slot_.promise(owner);
@@ -62,40 +27,28 @@ std::optional<SlotOwner> Staging::break_promise() {
   return std::exchange(promised_, std::nullopt);
 }
 
+void Staging::hang_up() {
+  writer_->hang_up();
+  slot_is_there_ = false;
+}
+
 Result<void> Staging::make_room(std::uint64_t record_bytes, std::uint64_t data_bytes) {
-  slot_ = {};                                              // before the new one
-  if (std::exchange(slot_is_there_, false)) line_ = Fd{};  // ckptd lets go of it, too
-  ELRUN_TRY_ASSIGN(slot_, StagingSlot::make(record_bytes, data_bytes));
+  slot_ = {};                     // before the new one
+  if (slot_is_there_) hang_up();  // ckptd lets go of it, too
+  ELRUN_TRY_ASSIGN(slot_, writer_->take_memory(record_bytes, data_bytes));
   return {};
 }
 
 Result<void> Staging::connect() {
-  if (line_ && has_ended(line_.get())) line_ = Fd{};  // another ckptd answers by now
-  if (!line_) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (socket_.native().size() >= sizeof address.sun_path)
-      return invalid("the path of elrun ckptd's socket is too long: " + socket_.string());
-    std::memcpy(address.sun_path, socket_.c_str(), socket_.native().size() + 1);
-    Fd line{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-    if (!line) return from_errno(errno, "make a socket");
-    if (::connect(line.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-      return from_errno(errno, "connect to elrun ckptd at " + socket_.string());
-    line_ = std::move(line);
+  if (writer_->is_connected() && writer_->has_ended()) writer_->hang_up();  // another ckptd answers by now
+  if (!writer_->is_connected()) {
+    ELRUN_TRY(writer_->connect());
     slot_is_there_ = false;
   }
   if (slot_is_there_ || slot_.bytes() == 0) return {};
-  const auto word = static_cast<std::byte>(SlotWord::slot);
-  const int file = slot_.file();
-  if (auto sent = send_with(line_.get(), {&word, 1}, {&file, 1}); !sent.ok()) return line_ = Fd{}, sent;
+  if (auto passed = writer_->pass(slot_); !passed.ok()) return writer_->hang_up(), passed;
   slot_is_there_ = true;
   return {};
-}
-
-Result<void> Staging::say(SlotWord word) {
-  const auto byte = static_cast<std::byte>(word);
-  if (line_ && ::send(line_.get(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1) return {};
-  return Failure{Code::peer_lost, Remedy::retry, "elrun ckptd of this node is gone"};
 }
 
 Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, const HostFragments& state) {
@@ -104,7 +57,7 @@ Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, 
   ELRUN_TRY(connect());
   const std::span<std::byte> data = slot_.begin(encode(record), layout.data_bytes);
   promised_.reset();
-  ELRUN_TRY(say(SlotWord::begin));
+  ELRUN_TRY(writer_->say(SlotWord::begin));
   under_way_ = UnderWay{noted_save(record), record.rank, clock_.now()};
   const auto copy = [this, data, layout, state, rank = record.rank] {
     try {
@@ -117,21 +70,15 @@ Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, 
       return;
     }
     slot_.seal();
-    (void)say(SlotWord::sealed);  // where ckptd is gone, `hear` says so
+    (void)writer_->say(SlotWord::sealed);  // where ckptd is gone, `hear` says so
   };
-  try {
-    copy_ = quiet_thread(copy);
-  } catch (const std::system_error&) {  // no thread: the copy is made here
-    copy();
-  }
+  writer_->copy_beside(copy);
   return {};
 }
 
 void Staging::finish_copy() {
-  if (copy_.joinable()) copy_.join();
-  if (!copy_failed_) return;
-  line_ = Fd{};  // ckptd tells the others that this part never comes
-  slot_is_there_ = false;
+  writer_->finish_copy();
+  if (copy_failed_) hang_up();  // ckptd tells the others that this part never comes
 }
 
 Failure Staging::why_lost(std::uint32_t rank) {
@@ -144,8 +91,7 @@ Failure Staging::why_lost(std::uint32_t rank) {
 
 std::optional<SaveOutcome> Staging::lost(Store& store) {
   finish_copy();  // it says its last word on the line
-  line_ = Fd{};
-  slot_is_there_ = false;
+  hang_up();
   if (!under_way_) return {};
   const UnderWay was = *std::exchange(under_way_, std::nullopt);
   const Failure why = why_lost(was.rank);
@@ -158,8 +104,8 @@ std::optional<SaveOutcome> Staging::lost(Store& store) {
 
 std::optional<SaveOutcome> Staging::hear(Store& store, Deadline deadline) {
   while (under_way_) {
-    if (!line_) return lost(store);
-    auto packet = packet_from(line_.get());
+    if (!writer_->is_connected()) return lost(store);
+    auto packet = writer_->packet();
     if (!packet.ok()) return lost(store);
     if (*packet) {
       auto outcome = decode_save_outcome(**packet);
@@ -185,18 +131,17 @@ std::optional<SaveOutcome> Staging::hear(Store& store, Deadline deadline) {
     }
     const Duration left = deadline.left(clock_.now());
     if (left <= Duration{0}) return {};
-    pollfd look{line_.get(), POLLIN, 0};
-    (void)::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(left, 1s)).count()));
+    writer_->wait_for_packet(left);
   }
   return {};
 }
 
 void Staging::hurry() {
-  if (under_way_) (void)say(SlotWord::hurry);  // where ckptd is gone, `hear` says so
+  if (under_way_) (void)writer_->say(SlotWord::hurry);  // where ckptd is gone, `hear` says so
 }
 
 void Staging::settle() {
-  if (under_way_) (void)say(SlotWord::settle);  // where ckptd is gone, `hear` says so
+  if (under_way_) (void)writer_->say(SlotWord::settle);  // where ckptd is gone, `hear` says so
 }
 
 std::optional<SaveOutcome> Staging::wait_until_settled(Store& store, Deadline deadline) {
@@ -208,10 +153,10 @@ std::optional<SaveOutcome> Staging::wait_until_settled(Store& store, Deadline de
     return own;
   };
   // Of a save under way only the ckptd that has it can tell the end; another one has none.
-  if (under_way_ && (!line_ || has_ended(line_.get()))) (void)writer_ended();
-  if (!connect().ok() || !say(SlotWord::settle).ok()) return writer_ended();
+  if (under_way_ && (!writer_->is_connected() || writer_->has_ended())) (void)writer_ended();
+  if (!connect().ok() || !writer_->say(SlotWord::settle).ok()) return writer_ended();
   for (;;) {
-    const auto packet = packet_from(line_.get());
+    const auto packet = writer_->packet();
     if (!packet.ok()) return writer_ended();
     if (*packet) {
       auto outcome = decode_save_outcome(**packet);
@@ -222,8 +167,7 @@ std::optional<SaveOutcome> Staging::wait_until_settled(Store& store, Deadline de
     }
     const Duration left = deadline.left(clock_.now());
     if (left <= Duration{0}) return own;
-    pollfd look{line_.get(), POLLIN, 0};
-    (void)::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(left, 1s)).count()));
+    writer_->wait_for_packet(left);
   }
 }
 

@@ -1,12 +1,10 @@
 #pragma once
 /// \file Staging: this rank's staging slot, and its line to the process that writes it to the storage (`elrun ckptd`).
 
-#include <chrono>
 #include <cstdint>
-#include <mutex>
+#include <memory>
 #include <optional>
-#include <string>
-#include <thread>
+#include <utility>
 
 #include <elrun/store.hpp>
 #include <elrun/units.hpp>
@@ -16,6 +14,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
 #include "lib/job/save/host_fragments.hpp"
+#include "lib/job/save/slot_writer.hpp"
 
 namespace elrun::inline v0 {
 
@@ -23,14 +22,15 @@ namespace elrun::inline v0 {
 /// thread; the copy runs on a thread of its own, and reads the state meanwhile.
 class Staging {
  public:
+  Staging(std::unique_ptr<SlotWriter> writer, const Clock& clock) : clock_{clock}, writer_{std::move(writer)} {}
   /// `socket`: of ckptd; empty: there is none.
-  Staging(Path socket, const Clock& clock) : socket_{std::move(socket)}, clock_{clock} {}
+  Staging(Path socket, const Clock& clock) : Staging{slot_writer_at(std::move(socket)), clock} {}
   ~Staging() { finish_copy(); }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
   /// There is one, of this version.
-  [[nodiscard]] bool has_writer() const;
+  [[nodiscard]] bool has_writer() const { return writer_->is_there(); }
   [[nodiscard]] bool has_room(std::uint64_t record_bytes, std::uint64_t data_bytes) const {
     return slot_.has_room(record_bytes, data_bytes);
   }
@@ -75,19 +75,18 @@ class Staging {
     Instant begun{};
     bool is_overdue = false;  // and told so
   };
-  Result<void> say(SlotWord word);
   std::optional<SaveOutcome> lost(Store& store);
   Failure why_lost(std::uint32_t rank);
 
-  const Path socket_;
+  void hang_up();
+
   const Clock& clock_;
   StagingSlot slot_;
-  Fd line_;                     // to ckptd
-  bool slot_is_there_ = false;  // with the ckptd of `line_`
+  const std::unique_ptr<SlotWriter> writer_;  // ckptd
+  bool slot_is_there_ = false;                // with the ckptd of the line
   std::optional<UnderWay> under_way_;
-  std::optional<SlotOwner> promised_;  // and neither begun nor withdrawn
-  std::thread copy_;
-  std::optional<Failure> copy_failed_;  // written by `copy_`
+  std::optional<SlotOwner> promised_;   // and neither begun nor withdrawn
+  std::optional<Failure> copy_failed_;  // written by the copy
 };
 
 }  // namespace elrun::inline v0

@@ -22,13 +22,14 @@ target_compile_definitions(elrun_sim_cores PUBLIC ELRUN_PLANTED_BUGS="tests/supp
 
 # What of lib/job decides, and what asserts: before the product's own archive, which gives the rest.
 elrun_simulated(sim_job job_core job)
+list(APPEND sim_job ${PROJECT_SOURCE_DIR}/checkpoint/staging/slot_save.cpp)  # of checkpoint_io, whose other copies are the checkpoint simulator's
 elrun_library(sim_job SOURCES ${sim_job} PUBLIC elrun::sim_cores elrun::job)
 
 elrun_library(sim_world
   SOURCES support/sim/agents.cpp support/sim/coordinators.cpp support/sim/crash_search.cpp support/sim/cuts.cpp support/sim/explorer.cpp
           support/sim/fingerprint.cpp support/sim/faults.cpp support/sim/job_workers.cpp support/sim/profile.cpp
-          support/sim/program.cpp support/sim/turns.cpp
-          support/sim/words.cpp support/sim/workers.cpp support/sim/world.cpp support/faulty_files.cpp
+          support/sim/program.cpp support/sim/slot_lines.cpp support/sim/trainer.cpp support/sim/turns.cpp
+          support/sim/words.cpp support/sim/workers.cpp support/sim/world.cpp support/sim/writer.cpp support/faulty_files.cpp
   PUBLIC elrun::sim_cores elrun::sim_job)
 
 # A world of many nodes: the same cores, and the product's encoder to count bytes.

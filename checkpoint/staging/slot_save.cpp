@@ -7,8 +7,10 @@
 
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/newest.hpp"
+#include "checkpoint/format/records.hpp"
 #include "checkpoint/staging/save_words.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/planted.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0 {
@@ -164,7 +166,7 @@ class SlotSave {
                       host.log,
                       record.directory,
                       Saver{record.run_id, record.generation, Rank{record.rank}, WorldSize{record.world}, record.plan, record.model},
-                      storage_operations_at_once} {
+                      host.operations_at_once} {
     checkpointer_.take_over(record.ownership);
   }
 
@@ -226,6 +228,9 @@ class SlotSave {
     }
     const PartVote mine = write(*ticket);
     auto votes = meeting_.votes(attempt, mine, [this] { return is_not_taken_over(); });
+    if (ELRUN_PLANTED(acknowledged_before_commit) && votes.ok())
+      host_.acknowledged(
+          encode(Acknowledgement{ticket->id, ticket->root, {record_.run_id, record_.generation}, record_.directory, record_.plan.hash}));
     auto committed =
         votes.ok() ? checkpointer_.commit(*ticket, *votes, [this] { return meeting_.may_go_on(); }) : Result<void>{votes.failure()};
     if (!votes.ok()) checkpointer_.abandon(*ticket);

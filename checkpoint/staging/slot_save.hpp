@@ -12,6 +12,7 @@
 #include <elrun/units.hpp>
 
 #include "checkpoint/commit/messages.hpp"
+#include "checkpoint/commit/root.hpp"
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
 #include "checkpoint/storage/shard_writer.hpp"
@@ -34,6 +35,7 @@ struct SlotSaveHost {
   std::function<void(const std::string&)> acknowledged{};       ///< The commit is acknowledged: before anything else is done.
   std::function<void(const PartVote&, Duration took)> voted{};  ///< This rank's part is written, or could not be.
   ShardWriting writing{};                                       ///< How its part is written.
+  unsigned operations_at_once = storage_operations_at_once;     ///< Of the leader, before its COMMIT.
 };
 
 /// Writes the part of `record.rank`; the leader (rank 0) commits once all ranks have voted. A save that failed is tried again under a new name, up to

@@ -26,7 +26,7 @@ void WriterMachine::on(const SlotCame& e, Instant) {
 
 void WriterMachine::on(const SlotBegun& e, Instant) {
   Line& line = lines_.at(e.line);
-  const bool is_free = !is_saving(e.line);
+  const bool is_free = !is_saving(e.line) || ELRUN_PLANTED(slot_reused_while_it_is_written);
   if (!line.has_slot || !is_free) return actions_.push_back(CloseLine{e.line});
   line.is_filling = true;
 }
@@ -61,11 +61,11 @@ void WriterMachine::on(const LineClosed& e, Instant now) {
   const auto line = lines_.find(e.line);
   if (line == lines_.end()) return;
   // What it has sealed is saved; what it has not, others wait for in vain. A slot says by itself that it is being filled, also where its worker died before it could.
-  if (e.slot.state == SlotState::sealed && line->second.is_filling) {
+  if (e.slot.state == SlotState::sealed && line->second.is_filling && !ELRUN_PLANTED(sealed_slot_goes_with_its_worker)) {
     if (e.slot.save) start(e.line, *e.slot.save, now);
     else refuse(e.slot.trouble);
   }
-  if (e.slot.state == SlotState::filling && e.slot.save)
+  if (e.slot.state == SlotState::filling && e.slot.save && !ELRUN_PLANTED(death_while_filling_is_not_told))
     actions_.push_back(
         TellGone{e.slot.save->save, e.slot.save->rank,
                  Failure{Code::peer_lost, Remedy::retry, "this worker ended before its part of the checkpoint was in its staging slot"}});

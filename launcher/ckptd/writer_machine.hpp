@@ -19,6 +19,7 @@
 #include "checkpoint/staging/slot_messages.hpp"
 #include "checkpoint/staging/slot_record.hpp"
 #include "launcher/ckptd/last_minutes.hpp"
+#include "lib/base/planted.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -145,7 +146,7 @@ class WriterMachine {
  public:
   [[nodiscard]] std::vector<WriterAction> on(const WriterEvent& event, Instant now);
   /// A worker waits for that, and no save is under way: `AllIsRead` is due once it holds.
-  [[nodiscard]] bool has_settled() const { return is_settling() && saves_.empty(); }
+  [[nodiscard]] bool has_settled() const { return is_settling() && (saves_.empty() || ELRUN_PLANTED(settled_before_saves_end)); }
 
  private:
   struct Line {

@@ -175,7 +175,8 @@ int all_planted(const Options& options) {
   int code = exit_clean;
   fmt::print("| planted bug | what it is | found after | by |\n|---|---|---|---|\n");
   for (const BugText& text : bug_texts) {
-    if (text.of != bugs_of(options)) continue;
+    const BugOf of = text.of == BugOf::job_saves ? BugOf::jobs : text.of;
+    if (of != bugs_of(options)) continue;
     const Campaign campaign = look(options.from, seeds, worlds_of(options), text.bug, options.threads);
     if (!campaign.first) code = exit_found;
     fmt::print("| `{}` | {} | {} | {} |\n", text.name, text.what,

@@ -7,6 +7,7 @@
 #include "checkpoint/staging/save_words.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/planted.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0 {
@@ -69,14 +70,17 @@ Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, 
       copy_failed_->rank = Rank{rank};
       return;
     }
+    if (ELRUN_PLANTED(sealed_before_it_is_copied)) return;
     slot_.seal();
     (void)writer_->say(SlotWord::sealed);  // where ckptd is gone, `hear` says so
   };
+  if (ELRUN_PLANTED(sealed_before_it_is_copied)) slot_.seal(), (void)writer_->say(SlotWord::sealed);
   writer_->copy_beside(copy);
   return {};
 }
 
 void Staging::finish_copy() {
+  if (ELRUN_PLANTED(update_overtakes_the_copy)) return;
   writer_->finish_copy();
   if (copy_failed_) hang_up();  // ckptd tells the others that this part never comes
 }
@@ -103,6 +107,7 @@ std::optional<SaveOutcome> Staging::lost(Store& store) {
 }
 
 std::optional<SaveOutcome> Staging::hear(Store& store, Deadline deadline) {
+  if (ELRUN_PLANTED(slot_reused_while_it_is_written)) finish_copy(), under_way_.reset();
   while (under_way_) {
     if (!writer_->is_connected()) return lost(store);
     auto packet = writer_->packet();

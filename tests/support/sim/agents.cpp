@@ -288,6 +288,7 @@ void Simulation::perform(ProcessId, const launcher::TakeStacks&) {}  // nor does
 void Simulation::perform(ProcessId id, const launcher::Release& a) { agents_.at(id).children.erase(a.worker); }
 
 void Simulation::perform(ProcessId id, const launcher::Answer& a) {
+  if (answer_writer(id, a)) return;
   const ProcessId worker{static_cast<std::uint32_t>(a.to)};
   happen_after(random(100us), worker, ToWorker{a.message, agents_.at(id).answers_from}, {Channel::Kind::to_worker, worker.value()});
 }
@@ -311,6 +312,7 @@ void Simulation::on(ProcessId id, const LingerOver&) { end_agent(id); }
 
 void Simulation::end_agent(ProcessId id) {
   const std::optional<ProcessId> hosts = agents_.at(id).hosts;
+  end_writer_of(id, false);
   end_process(id);
   if (hosts) end_process(*hosts);
 }
@@ -350,6 +352,7 @@ void Simulation::on(ProcessId id, const ChildEnded& e) {
 }
 
 void Simulation::on(ProcessId id, const SignalArrives& e) {
+  if (writers_.contains(id)) return end_writer(id, false);
   if (workers_.contains(id)) {
     if (e.number == SIGKILL && workers_.at(id).wedged)
       return happen_after(random(Profile::wedged_at_most), id, WorkerExits{{.exit_code = 0, .signal = SIGKILL}});

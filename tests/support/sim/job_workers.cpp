@@ -29,6 +29,9 @@ void Simulation::prepare_jobs() {
   std::get<SameState>(checkers_.all).follows_the_world = profile_.job.plan.reduce == Reduce::fast;
   std::get<DecidedOnce>(checkers_.all).plan = profile_.job.plan;
   std::get<NothingLost>(checkers_.all).plan = profile_.job.plan;
+  std::get<SavesHold>(checkers_.all).is_calm = profile_.faults.empty() && profile_.cuts.empty() && profile_.job.faults.empty() &&
+                                               profile_.job.crashes_at.empty() && profile_.job.writer_crashes_at.empty() &&
+                                               profile_.slow_messages == 0 && !profile_.worker_faults;
   for (const JobFault kind : profile_.job.faults)
     happen(now_ + random(std::min<Duration>(profile_.calm_after, 15s)), {}, JobInjected{kind});
 }
@@ -157,6 +160,7 @@ void Simulation::drop_parcels(ProcessId from, std::optional<ProcessId> to) {
 void Simulation::program_is_gone(ProcessId id) {
   const bool dies = profile_.job.parcels_die || (!profile_.job.parcels_live && rng_.chance(0.5));
   if (dies) drop_parcels(id, {});
+  if (hosts_[process(id).host]) close_slot_lines_of(id);
   const auto program = programs_.find(id);
   if (program == programs_.end()) return;
   const Membership& place = program->second->place().membership;
@@ -215,6 +219,15 @@ void Simulation::job_failed(ProcessId id, const Failure& why) {
 void Simulation::program_is_over(ProcessId id, int code) { happen_after(random(100ms), id, WorkerExits{{.exit_code = code}}); }
 
 void Simulation::on(const JobInjected& e) {
+  if (e.kind == JobFault::writer_crash || e.kind == JobFault::writer_pause) {
+    const auto writer = any(Process::Kind::writer);
+    if (!writer || healed_) return;
+    note(e.kind == JobFault::writer_crash ? "is killed" : "paused", writer);
+    if (e.kind == JobFault::writer_crash) end_writer(*writer, false);
+    else if (rng_.chance(0.5)) pause(*writer, some_time());
+    else process(*writer).actions_left = static_cast<std::uint32_t>(rng_.below(30)), process(*writer).crashes_then = false;
+    return;
+  }
   std::vector<ProcessId> at_work;
   for (const auto& [id, program] : programs_)
     if (process(id).alive && !process(id).paused) at_work.push_back(id);

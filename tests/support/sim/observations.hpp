@@ -214,9 +214,70 @@ struct StepReported {
 struct JobSaidOver {
   ProcessId worker;
 };
+/// A checkpoint is acknowledged, by whom it was committed or who heard so.
+struct CheckpointAcknowledged {
+  ProcessId by;
+  std::uint64_t fence = 0, step = 0;
+  bool is_committed = false;  ///< Its COMMIT is there at that moment.
+};
+/// Its members go on from a checkpoint; step 0: there is none.
+struct WentOn {
+  ProcessId worker;
+  std::uint64_t step = 0;
+  bool passes_over = false;  ///< A newer one, and says so.
+};
 struct JobEnded {
   ProcessId worker;
   std::uint64_t steps = 0, state = 0;
+};
+
+// --- writers of checkpoints ---------------------------------------------------------------------------------------
+
+struct SaveStarted {
+  ProcessId writer;
+  std::uint32_t root = 0;
+  std::uint64_t fence = 0, step = 0;
+  std::uint32_t rank = 0;
+};
+/// Its part is written and its outcome is known.
+struct SaveOver {
+  ProcessId writer;
+  std::uint64_t step = 0;
+  std::uint32_t rank = 0;
+  bool is_unchanged = true;  ///< The slot's data, since the save began
+  bool has_failed = false;
+};
+/// The line of a worker is closed, whose slot is sealed.
+struct SealedSlotLeft {
+  ProcessId writer;
+  std::uint32_t root = 0;
+  std::uint64_t fence = 0, step = 0;
+  std::uint32_t rank = 0;
+};
+/// The line of a worker is closed, whose slot is being filled.
+struct FillingSlotLeft {
+  ProcessId writer;
+  std::uint32_t root = 0;
+  std::uint64_t fence = 0, step = 0;
+  std::uint32_t rank = 0;
+};
+/// The writers of the other ranks are told that this part never comes.
+struct PartGivenUp {
+  ProcessId writer;
+  std::uint32_t root = 0;
+  std::uint64_t fence = 0, step = 0;
+  std::uint32_t rank = 0;
+};
+/// A worker is told that no save is under way; so many are.
+struct SettledTold {
+  ProcessId writer;
+  std::uint64_t saves = 0;
+};
+/// After each event.
+struct SlotsHeld {
+  ProcessId writer;
+  std::uint64_t slots = 0;
+  std::uint32_t workers = 0;  ///< Of its node
 };
 
 }  // namespace elrun::sim

@@ -73,6 +73,16 @@
 #define ELRUN_SIM_JOB_CUT_BUGS(bug) \
   bug(settle_takes_the_newest, "settle takes the newest step, whether all parts of its state are there or not")
 
+// Of saves that go on while workers train.
+#define ELRUN_SIM_JOB_SAVE_BUGS(bug)                                                                              \
+  bug(acknowledged_before_commit, "a save is acknowledged when all ranks have voted, before its COMMIT")          \
+      bug(slot_reused_while_it_is_written, "a worker fills its slot again while ckptd writes it")                 \
+          bug(sealed_before_it_is_copied, "a slot is sealed when its save begins, and filled later")              \
+              bug(update_overtakes_the_copy, "an update does not wait for the copy of the state into the slot")   \
+                  bug(sealed_slot_goes_with_its_worker, "what a worker had sealed when it died is not written")   \
+                      bug(settled_before_saves_end, "a start hears that all is settled while ckptd still writes") \
+                          bug(death_while_filling_is_not_told, "the others do not hear of a worker that died while it filled its slot")
+
 // Of two nodes that are cut from each other, which only the worlds of `--cut` have.
 #define ELRUN_SIM_CUT_BUGS(bug)                                                                                                     \
   bug(both_of_a_pair_are_kept_out, "of two nodes that cannot reach each other neither is in the next world")                        \
@@ -87,11 +97,11 @@ enum class Bug {
   none,
 #define ELRUN_SIM_BUG_NAME(name, what) name,
   ELRUN_SIM_BUGS(ELRUN_SIM_BUG_NAME) ELRUN_SIM_JOB_BUGS(ELRUN_SIM_BUG_NAME) ELRUN_SIM_JOB_CUT_BUGS(ELRUN_SIM_BUG_NAME)
-      ELRUN_SIM_CUT_BUGS(ELRUN_SIM_BUG_NAME)
+      ELRUN_SIM_JOB_SAVE_BUGS(ELRUN_SIM_BUG_NAME) ELRUN_SIM_CUT_BUGS(ELRUN_SIM_BUG_NAME)
 #undef ELRUN_SIM_BUG_NAME
 };
 
-enum class BugOf : std::uint8_t { any_world, jobs, cut_jobs, cuts };
+enum class BugOf : std::uint8_t { any_world, jobs, job_saves, cut_jobs, cuts };
 struct BugText {
   Bug bug;
   std::string_view name, what;
@@ -100,12 +110,14 @@ struct BugText {
 inline constexpr auto bug_texts = std::to_array<BugText>({
 #define ELRUN_SIM_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::any_world},
 #define ELRUN_SIM_JOB_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::jobs},
+#define ELRUN_SIM_JOB_SAVE_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::job_saves},
 #define ELRUN_SIM_JOB_CUT_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::cut_jobs},
 #define ELRUN_SIM_CUT_BUG_TEXT(name, what) {Bug::name, #name, what, BugOf::cuts},
-    ELRUN_SIM_BUGS(ELRUN_SIM_BUG_TEXT) ELRUN_SIM_JOB_BUGS(ELRUN_SIM_JOB_BUG_TEXT) ELRUN_SIM_JOB_CUT_BUGS(ELRUN_SIM_JOB_CUT_BUG_TEXT)
-        ELRUN_SIM_CUT_BUGS(ELRUN_SIM_CUT_BUG_TEXT)
+    ELRUN_SIM_BUGS(ELRUN_SIM_BUG_TEXT) ELRUN_SIM_JOB_BUGS(ELRUN_SIM_JOB_BUG_TEXT) ELRUN_SIM_JOB_SAVE_BUGS(ELRUN_SIM_JOB_SAVE_BUG_TEXT)
+        ELRUN_SIM_JOB_CUT_BUGS(ELRUN_SIM_JOB_CUT_BUG_TEXT) ELRUN_SIM_CUT_BUGS(ELRUN_SIM_CUT_BUG_TEXT)
 #undef ELRUN_SIM_CUT_BUG_TEXT
 #undef ELRUN_SIM_JOB_CUT_BUG_TEXT
+#undef ELRUN_SIM_JOB_SAVE_BUG_TEXT
 #undef ELRUN_SIM_JOB_BUG_TEXT
 #undef ELRUN_SIM_BUG_TEXT
 });

@@ -141,6 +141,25 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   return p;
 }
 
+namespace {
+
+/// Saves go on while workers train.
+void save_aside(Profile& p, Rng& rng) {
+  p.job.checkpoint.async = true;
+  p.job.checkpoint.every = 1 + rng.below(3);
+  p.job.storage_operation = Duration{1ms} * static_cast<std::int64_t>(rng.chance(0.3) ? 200 : 20);
+  p.job.copying = Duration{1ms} * static_cast<std::int64_t>(1 + rng.below(400));
+  p.timeouts.collective = 120s;  // a start waits for what workers before it have sealed (others_wait in async_saves.cpp)
+}
+
+void spoil_saves(JobProfile& job, Rng& rng) {
+  for (std::uint64_t i = rng.below(3); i > 0; --i) job.writer_crashes_at.push_back(1 + rng.below(300));
+  if (rng.chance(0.5)) job.crash_at_seal = 1 + rng.below(8);
+  for (std::uint64_t i = rng.below(3); i > 0; --i) job.faults.push_back(rng.chance(0.5) ? JobFault::writer_crash : JobFault::writer_pause);
+}
+
+}  // namespace
+
 Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   Profile p = profile_of(seed, nodes_max);
   Rng rng{seed ^ 0xd6e8feb86659fd93u};
@@ -168,7 +187,10 @@ Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   p.steps = plan.steps * slots;
   if (rng.chance(0.5)) p.job.checkpoint = {.directory = "/checkpoints", .every = rng.below(4)};
   p.job.slow_threads = rng.chance(0.5) ? 0 : 0.02;
+  Rng asides{seed ^ 0xe7037ed1a0b428dbu};  // of its own: the other choices of a seed stay what they were
+  if (!p.job.checkpoint.directory.empty() && asides.chance(0.6)) save_aside(p, asides);
   if (p.harmless || p.only_hosts_end) return p;  // their rules hold where nothing else happens
+  if (p.job.checkpoint.async) spoil_saves(p.job, asides);
   if (rng.chance(0.8)) p.round.max_restarts = 100;
   const std::uint64_t actions = 100 + rng.below(1500);
   for (std::uint64_t i = 1 + rng.below(4); i > 0; --i) p.job.crashes_at.push_back(1 + rng.below(actions));
@@ -196,6 +218,8 @@ Profile cut_profile_of(std::uint64_t seed, std::uint32_t nodes_max, bool job) {
     p.faults.clear();
     p.job.faults.clear();
     p.job.crashes_at.clear();
+    p.job.writer_crashes_at.clear();
+    p.job.crash_at_seal = 0;
     p.worker_faults = false;
     p.slow_messages = 0;
     p.round.nodes_max = p.nodes;

@@ -41,6 +41,8 @@ constexpr std::size_t fault_kinds = static_cast<std::size_t>(FaultKind::count);
 enum class JobFault : std::uint8_t {
   pause_at_action,  ///< A worker stands still between two actions
   peer_reset,       ///< The connection of two workers breaks, with what is under way on it
+  writer_crash,     ///< SIGKILL of an `elrun ckptd`
+  writer_pause,     ///< It stands still, at once or between two operations on the storage
 };
 
 /// The workers of two nodes cannot reach each other, while both nodes reach the coordinator.
@@ -59,7 +61,11 @@ struct JobProfile {
   std::vector<std::uint64_t> crashes_at;  ///< Actions of all workers together, in their order: whose it is ends there
   bool parcels_die = false;               ///< With a worker that crashes goes what it has sent and is under way; else that is up to chance
   bool parcels_live = false;              ///< Nothing of that goes
-  double slow_threads = 0;                ///< So often a program's thread waits while its session's thread does not
+  std::vector<std::uint64_t> writer_crashes_at;  ///< The same, of operations of all `elrun ckptd` on the storage
+  std::uint64_t crash_at_seal = 0;               ///< Whose slot is sealed as this one of all ends before it can say so; 0: nobody.
+  Duration storage_operation{};                  ///< Up to so long each of those takes.
+  Duration copying{};                            ///< And a copy of the state into a slot
+  double slow_threads = 0;                       ///< So often a program's thread waits while its session's thread does not
 };
 
 struct Profile {

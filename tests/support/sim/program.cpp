@@ -3,11 +3,13 @@
 
 #include "tests/support/sim/program.hpp"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <charconv>
 
-#include "kernels/state_hash.hpp"
 #include "lib/job/group_peers.hpp"
+#include "lib/job/save/slot_writer.hpp"
 #include "tests/support/sim/simulation.hpp"
 
 namespace elrun::sim {
@@ -15,115 +17,7 @@ namespace {
 
 constexpr Duration slow_thread_max = 400ms;
 
-std::uint64_t hash_of(std::span<const float> weights, std::uint64_t unit) { return mix_sum(std::as_bytes(weights), 0, unit); }
-
 }  // namespace
-
-// --- the model ----------------------------------------------------------------------------------------------------
-
-void Trainer::train(Job& job, const Plan& wanted, const CheckpointOptions& checkpoint) {
-  Plan plan = wanted;
-  plan.overlap = false;  // a thread of the job's own would run beside the simulated time, and outlive a process that ends at an action
-  job.configure(plan, checkpoint);
-  struct Part {
-    Unit unit;
-    Tensor<float> weight;
-  };
-  std::vector<Part> parts;
-  for (const auto& [name, size] : {std::pair{"first", 2100u}, std::pair{"second", 700u}}) {
-    Unit unit = job.unit(name);
-    parts.push_back({unit, unit.tensor<float>("weight", {size})});
-  }
-  const Tensor<float> fixed = parts[0].unit.tensor<float>("fixed", {300}, {.frozen = true});
-  std::uint64_t begun = 0;
-  job.state("begun", begun);
-  job.seal();
-  if (!job.restore())
-    for (Part& part : parts) {
-      const auto scope = part.unit.use();
-      for (std::uint64_t i = 0; i < part.weight.size(); ++i) part.weight.data()[i] = static_cast<float>(i % 13) * 0.125f - 0.75f;
-      if (&part == &parts[0]) std::fill_n(fixed.data(), fixed.size(), 0.5f);
-    }
-  const bool sharded = plan.placement.parameters != Spread::replicated;
-  while (auto step = job.next_step()) {
-    const std::uint64_t number = step->number();
-    std::vector<std::uint64_t> weights;
-    for (std::uint32_t u = 0; u < parts.size() && !sharded; ++u) weights.push_back(hash_of(parts[u].weight.span(), u));
-    handed_out(number, begun, weights);
-    ++begun;
-    for (elrun::Slot& slot : step->slots()) {
-      float x = 0;
-      for (const std::uint64_t sample : slot.samples()) x += static_cast<float>(sample % 7) - 3.0f;
-      const std::uint64_t salt = slot.rng().bits(0);
-      for (std::uint32_t u = 0; u < parts.size(); ++u) {
-        const auto scope = parts[u].unit.use_grad();
-        const std::span<const float> weight = parts[u].weight.span();
-        if (!slot.revoked()) read_weights(number, u, hash_of(weight, u));
-        for (std::size_t i = 0; i < weight.size(); ++i)
-          parts[u].weight.grad()[i] += weight[i] * x * 0.1f + static_cast<float>((i * 2654435761u ^ salt) & 1023u) * 0x1p-8f;
-      }
-      slot.report(x * 0.25f + static_cast<float>(salt & 255u), 3 + slot.index());
-      ran_slot(number, slot);
-    }
-    const StepResult result = step->apply(AdamW{.weight_decay = 0.05f}, {.lr = 0.01f / static_cast<float>(1 + number), .clip_norm = 8.0f});
-    if (result.decided) reported(number, result);
-  }
-  ended(job.outcome());
-}
-
-namespace {
-
-/// A world of one.
-class Alone final : public Session {
- public:
-  explicit Alone(const Clock& clock) : shared_{clock, Generation{1}}, store_{shared_.of(Rank{0})} {
-    place_.membership.generation.number = 1;
-  }
-  [[nodiscard]] const Place& place() const override { return place_; }
-  [[nodiscard]] Store& store() override { return *store_; }
-  void on_generation_over(OnOver) override {}
-  void progress(const StepProgress&) override {}
-  Result<void> finished(Deadline) override { return {}; }
-
- private:
-  Place place_;
-  SharedStore shared_;
-  std::unique_ptr<Store> store_;
-};
-
-class Recorder final : public Trainer {
- public:
-  Expected expected;
-
- private:
-  void handed_out(std::uint64_t, std::uint64_t, const std::vector<std::uint64_t>& weights) override {
-    expected.parameters.push_back(weights);
-  }
-  void ended(const elrun::Outcome& outcome) override { expected.final_hash = outcome.state_hash; }
-};
-
-}  // namespace
-
-const Expected& expected(const Plan& wanted) {
-  static std::mutex mutex;
-  static std::map<std::pair<std::uint64_t, std::uint64_t>, Expected> made;  // by the two fields in which plans of this world differ
-  const std::lock_guard lock{mutex};
-  const auto [at, fresh] = made.try_emplace({wanted.steps, wanted.slots()});
-  if (!fresh) return at->second;
-  const Bug planted = std::exchange(planted_bug, Bug::none);
-  Plan plan = wanted;
-  plan.placement = zero(0);
-  plan.reduce = Reduce::exact;
-  const ManualClock clock;
-  PosixFiles files;
-  Alone session{clock};
-  const Log log{"expected", [](Level, std::string_view) {}};
-  Recorder recorder;
-  JobAccess::drive({.clock = clock, .files = files, .session = session, .log = log, .out = [](std::string_view) {}, .join = {}},
-                   [&](Job& job) { recorder.train(job, plan, {}); });
-  planted_bug = planted;
-  return at->second = std::move(recorder.expected);
-}
 
 // --- what the job gets from its process -----------------------------------------------------------------------------
 
@@ -176,6 +70,8 @@ class Program::SimulatedSession final : public Session {
     program_.on_over_.push_back(std::move(call));
   }
   void progress(const StepProgress& progress) override {
+    if (progress.steps == 0)  // a sign of life, no step
+      return program_.simulation_.say(program_.id_, StepDecided{program_.place_.membership.generation, progress.decided.value()});
     program_.action();
     program_.simulation_.step_applied(program_.id_, program_.place_.membership.generation, progress.decided.value());
     program_.action();
@@ -219,7 +115,12 @@ class Program::SimulatedSession final : public Session {
   [[nodiscard]] Remembered remembered() const override { return program_.remembered_; }
   void checkpoint_saved(const std::string& acknowledgement) override {
     program_.action();
+    program_.simulation_.acknowledged(program_.id_, acknowledgement);
     program_.simulation_.say(program_.id_, CheckpointSaved{acknowledgement});
+  }
+  void went_on_from(const Restoration& from) override {
+    program_.simulation_.see(WentOn{program_.id_, from.step, !from.notes.empty()});
+    program_.simulation_.tell("{} goes on from step {}: {}", program_.simulation_.name(program_.id_), from.step, from.why);
   }
   void ready_to_leave() override { program_.simulation_.say(program_.id_, PrepareToLeave{program_.place_.membership.generation}); }
 
@@ -349,6 +250,79 @@ class Program::SimulatedPeers final : public elrun::Peers {
   bool hung_up_ = false;
 };
 
+// As lib/job/save/slot_writer.cpp has it; the slot's memory is the product's.
+class Program::SimulatedWriter final : public SlotWriter {
+ public:
+  explicit SimulatedWriter(Program& program) : program_{program} {}
+  ~SimulatedWriter() override {
+    if (!program_.gone()) SimulatedWriter::hang_up();
+  }
+  SimulatedWriter(const SimulatedWriter&) = delete;
+  SimulatedWriter& operator=(const SimulatedWriter&) = delete;
+
+  [[nodiscard]] bool is_there() const override { return true; }
+  Result<void> connect() override {
+    program_.action();
+    line_ = program_.simulation_.open_slot_line(program_.id_);
+    if (!line_) return Failure{Code::unreachable, Remedy::retry, "connect to elrun ckptd"};
+    program_.slot_lines_[*line_];
+    return {};
+  }
+  void hang_up() override {
+    if (line_) program_.simulation_.say_on_slot_line(*line_, LineWord::closed), program_.slot_lines_.erase(*line_);
+    line_.reset();
+  }
+  [[nodiscard]] bool is_connected() const override { return line_.has_value(); }
+  [[nodiscard]] bool has_ended() const override { return end().has_ended && end().inbox.empty(); }
+  Result<void> pass(const StagingSlot& slot) override {
+    program_.action();
+    ELRUN_TRY_ASSIGN(SlotView view, SlotView::open(Fd{::fcntl(slot.file(), F_DUPFD_CLOEXEC, 0)}));
+    program_.simulation_.say_on_slot_line(*line_, LineWord::slot, std::make_shared<const SlotView>(std::move(view)));
+    return {};
+  }
+  Result<void> say(SlotWord word) override {
+    if (!program_.copies_now_) program_.action();
+    if (!line_ || end().has_ended) return Failure{Code::peer_lost, Remedy::retry, "elrun ckptd of this node is gone"};
+    if (word == SlotWord::sealed && program_.simulation_.dies_at_seal(program_.id_)) return {};
+    program_.simulation_.say_on_slot_line(*line_, word == SlotWord::begin    ? LineWord::begin
+                                                  : word == SlotWord::sealed ? LineWord::sealed
+                                                  : word == SlotWord::hurry  ? LineWord::hurry
+                                                                             : LineWord::settle);
+    if (!program_.copies_now_) program_.action();
+    return {};
+  }
+  Result<std::optional<ByteVector>> packet() override {
+    LineEnd& at = end();
+    if (at.inbox.empty() && at.has_ended)
+      return Failure{Code::peer_lost, Remedy::retry, "elrun ckptd of this node ended while it wrote the checkpoint"};
+    if (at.inbox.empty()) return std::optional<ByteVector>{};
+    ByteVector first = std::move(at.inbox.front());
+    at.inbox.pop_front();
+    return std::optional{std::move(first)};
+  }
+  void wait_for_packet(Duration at_most) override {
+    program_.wait([this] { return !end().inbox.empty() || end().has_ended; }, std::min<Duration>(at_most, 1s));
+  }
+
+  void copy_beside(std::function<void()> copy) override {
+    copy_ = ++program_.copies_made_;
+    program_.copies_.emplace(copy_, std::move(copy));
+    program_.simulation_.happen_after(program_.simulation_.random(program_.simulation_.profile_.job.copying), program_.id_,
+                                      CopyIsMade{copy_});
+    program_.action();
+  }
+  void finish_copy() override {
+    if (program_.gone()) program_.copies_.erase(copy_);
+    else program_.make_copy(copy_);
+  }
+
+ private:
+  [[nodiscard]] LineEnd& end() const { return program_.slot_lines_.at(*line_); }
+  Program& program_;
+  std::optional<launcher::WorkerLine> line_;
+  std::uint64_t copy_ = 0;
+};
+
 // --- the process ----------------------------------------------------------------------------------------------------
 
 Program::Program(Simulation& simulation, ProcessId id, Place place)
@@ -376,6 +350,7 @@ void Program::run() {
                       .log = log,
                       .out = out,
                       .join = [this](Session& s) { return join(s); },
+                      .slot_writer = [this]() -> std::unique_ptr<SlotWriter> { return std::make_unique<SimulatedWriter>(*this); },
                       .readers = 0,  // one thread runs at a time
                       .sleep = [this](Duration time) { (void)wait([&] { return over_.has_value() || lost_.has_value(); }, time); }},
                      [this](Job& job) { train(job, simulation_.profile_.job.plan, simulation_.profile_.job.checkpoint); });
@@ -441,6 +416,21 @@ void Program::lost_peer(const PeerLost& what) {
 
 void Program::cannot_reach(const Generation& generation, Rank peer) {
   if (peers_ != nullptr && generation == place_.membership.generation) peers_->cannot_reach(peer);
+}
+
+void Program::hear_slot_line(launcher::WorkerLine line, std::optional<ByteVector> packet) {
+  const auto at = slot_lines_.find(line);
+  if (at == slot_lines_.end()) return;
+  if (packet) at->second.inbox.push_back(*std::move(packet));
+  else at->second.has_ended = true;
+}
+
+void Program::make_copy(std::uint64_t number) {
+  const auto copy = copies_.extract(number);
+  if (!copy) return;
+  copies_now_ = true;
+  copy.mapped()();
+  copies_now_ = false;
 }
 
 // --- turns ------------------------------------------------------------------------------------------------------------

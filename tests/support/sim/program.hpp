@@ -2,11 +2,14 @@
 /// \file Program: a worker's process as the product runs it. Its Job is the product's, with all that it decides and does from one
 /// generation to the next; simulated are the session to its agent, the connections to its peers, the storage and the clock.
 
+#include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "launcher/ckptd/writer_machine.hpp"
 #include "lib/job/job_host.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/sim/expected.hpp"
@@ -53,6 +56,10 @@ class Program final : private Trainer {
   void lost_peer(const PeerLost& what);
   /// The connection to it is dead; it may live.
   void cannot_reach(const Generation& generation, Rank peer);
+  /// From the writer of this node: a packet, or the end of the line.
+  void hear_slot_line(launcher::WorkerLine line, std::optional<ByteVector> packet);
+  /// A copy of the state that goes on beside the program, if it has not waited for it.
+  void make_copy(std::uint64_t number);
   [[nodiscard]] bool is_connected() const { return peers_ != nullptr; }
   [[nodiscard]] Duration returns_within() const { return returns_within_; }
 
@@ -69,6 +76,11 @@ class Program final : private Trainer {
   class SimulatedSession;
   class SimulatedStore;
   class SimulatedPeers;
+  class SimulatedWriter;
+  struct LineEnd {
+    std::deque<ByteVector> inbox{};
+    bool has_ended = false;
+  };
 
   void run();
   void handed_out(std::uint64_t step, std::uint64_t begun, const std::vector<std::uint64_t>& weights) override;
@@ -98,6 +110,10 @@ class Program final : private Trainer {
   std::uint32_t groups_ = 0;         // joined in this generation
   std::vector<Parcel> early_;        // from peers that joined before this one did
   std::vector<PeerLost> lost_early_;
+  std::map<launcher::WorkerLine, LineEnd> slot_lines_;
+  std::map<std::uint64_t, std::function<void()>> copies_;  // under way
+  std::uint64_t copies_made_ = 0;
+  bool copies_now_ = false;
   const std::function<bool()>* ready_ = nullptr;
   Turns turns_;
 };

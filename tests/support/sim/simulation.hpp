@@ -26,140 +26,17 @@
 #include "tests/support/faulty_files.hpp"
 #include "tests/support/sim/checkers/checkers.hpp"
 #include "tests/support/sim/fingerprint.hpp"
+#include "tests/support/sim/happenings.hpp"
 #include "tests/support/sim/parcel.hpp"
 #include "tests/support/sim/planted_bugs.hpp"
 #include "tests/support/sim/profile.hpp"
+#include "tests/support/sim/writer.hpp"
 
 namespace elrun::sim {
 
-using HostId = std::uint32_t;
-using StreamId = std::uint64_t;  ///< Also the coordinator's number for it.
-using Slot = std::uint32_t;      ///< A node of the job, whoever runs it at the moment.
-
-// --- what happens -------------------------------------------------------------------------------------------------
-
-struct StreamArrives {
-  StreamId stream;
-};
-struct StreamAccepted {
-  StreamId stream;
-};
-struct Uplink {
-  StreamId stream;
-  NodeMessage message;
-};
-struct Downlink {
-  StreamId stream;
-  CoordinatorMessage message;
-};
-struct GuardArrives {
-  AgentEnded ended;
-};                          ///< On a stream of its own
-struct StrangerArrives {};  ///< Who can reach the coordinator, says that an agent has ended, and does not know its number
-struct UplinkEnds {
-  StreamId stream;
-};
-struct DownlinkEnds {
-  StreamId stream;
-  std::string why;
-};
-struct ConnectLimit {
-  StreamId stream;
-};
-struct ConnectAgain {
-  std::uint64_t epoch;
-};
-struct HeartbeatDue {
-  StreamId stream;
-};
-struct SupervisorTimer {
-  std::uint64_t epoch;
-};
-struct RoundTimer {
-  std::uint64_t epoch;
-};
-struct StoreTimer {
-  std::uint64_t epoch;
-};
-struct LingerOver {};
-struct WorkerBegins {};
-struct FromWorker {
-  ProcessId worker;
-  Message message;
-};
-struct SocketClosed {
-  ProcessId worker;
-};
-struct ChildEnded {
-  ProcessId worker;
-  launcher::Ending ending;
-};
-struct ToWorker {
-  Message message;
-  std::optional<ProcessId> answered_by;
-};
-struct SignalArrives {
-  int number;
-};
-struct WorkerExits {
-  launcher::Ending ending;
-};
-struct StepComputed {
-  Generation generation;
-  std::uint64_t step;
-};
-struct StepTooLong {
-  Generation generation;
-  std::uint64_t step;
-};
-struct ComesBack {
-  Generation generation;
-};                  ///< A program, from its own code to its next generation
-struct IsReady {};  ///< A program that was started beside a generation, for its place in the next one
-struct Vote {
-  Generation generation;
-  std::uint32_t rank;
-  std::uint64_t step;
-};
-struct PeerGone {
-  Generation generation;
-};
-struct Injected {
-  FaultKind kind;
-};
-struct Thaws {
-  ProcessId process;
-};
-struct AgentArrives {
-  Slot slot;
-};
-struct TakesOver {};
-struct FreshCoordinator {};
-struct Heal {};
-struct ParcelArrives {
-  Parcel parcel;
-};
-struct LooksAgain {};  ///< A program at what it waits for
-struct JobInjected {
-  JobFault kind;
-};
-struct CutBegins {
-  std::size_t which;
-};
-struct SaysUnreachable {
-  Generation generation;
-  Rank peer;
-};
-struct CutLooks {};  ///< Workers at their connections, where nodes are or were cut from each other
-using Happening = std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, GuardArrives, StrangerArrives, UplinkEnds, DownlinkEnds,
-                               ConnectLimit, ConnectAgain, HeartbeatDue, SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins,
-                               FromWorker, SocketClosed, ChildEnded, ToWorker, SignalArrives, WorkerExits, StepComputed, StepTooLong,
-                               ComesBack, IsReady, Vote, PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal,
-                               ParcelArrives, PeerLost, LooksAgain, JobInjected, CutBegins, CutLooks, SaysUnreachable>;
-
 /// Events of one channel keep their order.
 struct Channel {
-  enum class Kind : std::uint8_t { none, up, down, from_worker, to_worker, peers } kind = Kind::none;
+  enum class Kind : std::uint8_t { none, up, down, from_worker, to_worker, peers, slot_words, slot_packets } kind = Kind::none;
   std::uint64_t number = 0;
   friend auto operator<=>(const Channel&, const Channel&) = default;
 };
@@ -167,7 +44,7 @@ struct Channel {
 // --- who there is -------------------------------------------------------------------------------------------------
 
 struct Process {
-  enum class Kind : std::uint8_t { agent, coordinator, worker } kind = Kind::worker;
+  enum class Kind : std::uint8_t { agent, coordinator, worker, writer } kind = Kind::worker;
   HostId host = 0;
   bool alive = false;
   bool paused = false;
@@ -274,6 +151,14 @@ struct Wire {
 
 class Program;
 
+/// A worker's connection to the writer of its node.
+struct SlotLine {
+  ProcessId worker, writer;
+  bool is_open = true;
+  bool is_filling = false;                               ///< By what the worker said, and no save was started since
+  std::deque<std::shared_ptr<const SlotView>> passed{};  ///< With words that are under way
+};
+
 // --- the simulation -----------------------------------------------------------------------------------------------
 
 /// The world of one seed: time, hosts, the network between them, the processes on them, and their faults.
@@ -299,6 +184,7 @@ class Simulation {
   friend class Explorer;
   friend class Fingerprint;
   friend class Program;
+  friend class Writer;
 
   // world.cpp: time, processes, network
   void happen(Instant at, std::optional<ProcessId> to, Happening what, Channel channel = {});
@@ -402,6 +288,23 @@ class Simulation {
   void look_at(ProcessId id, Duration after) { happen_after(after, id, LooksAgain{}); }
   void look(ProcessId id);
 
+  // slot_lines.cpp
+  std::optional<launcher::WorkerLine> open_slot_line(ProcessId worker);
+  void say_on_slot_line(launcher::WorkerLine line, LineWord word, std::shared_ptr<const SlotView> slot = {});
+  void slot_packet(launcher::WorkerLine line, ByteVector packet);
+  void end_slot_line(launcher::WorkerLine line);
+  void close_slot_lines_of(ProcessId worker);
+  std::uint64_t connect_to_agent(ProcessId writer);
+  void writer_says(ProcessId writer, std::uint64_t connection, Message message);
+  void hang_up_on_agent(ProcessId writer, std::uint64_t connection);
+  bool answer_writer(ProcessId agent, const launcher::Answer& a);
+  [[nodiscard]] bool dies_at_seal(ProcessId worker);
+  [[nodiscard]] AtAction writer_action(ProcessId id);
+  void end_writer_of(ProcessId agent, bool with_host);
+  void end_writer(ProcessId id, bool with_host);
+  void look_at_task(ProcessId writer, std::uint64_t task, Duration after) { happen_after(after, writer, WriterLooks{task}); }
+  void acknowledged(ProcessId by, const std::string& text);
+
   // cuts.cpp
   [[nodiscard]] Instant cut_until(HostId a, HostId b) const;
   Instant peer_arrival(ProcessId from, ProcessId to);
@@ -463,6 +366,16 @@ class Simulation {
   void on(const JobInjected& e);
   void on(const CutBegins& e);
   void on(ProcessId to, const SaysUnreachable& e);
+  void on(ProcessId to, const SlotLineSays& e);
+  void on(ProcessId to, const SlotPacket& e);
+  void on(ProcessId to, const SlotLineEnds& e);
+  void on(ProcessId to, const FromWriter& e);
+  void on(ProcessId to, const WriterHangsUp& e);
+  void on(ProcessId to, const WriterReply& e);
+  void on(ProcessId to, const WriterLooks& e);
+  void on(ProcessId to, const WriterReadsAll& e);
+  void on(ProcessId to, const SaveIsOver& e);
+  void on(ProcessId to, const CopyIsMade& e);
   void on(const CutLooks& e);
 
   template <class Observation>
@@ -520,6 +433,12 @@ class Simulation {
   std::shared_ptr<test::FaultyFiles> storage_;
   std::optional<ProcessId> at_work_;  // whose program has its turn
   std::uint64_t actions_ = 0;
+  std::uint64_t slot_lines_made_ = 0, seals_ = 0, writer_connections_made_ = 0, writer_actions_ = 0;
+  std::map<launcher::WorkerLine, SlotLine> slot_lines_;
+  std::map<ProcessId, ProcessId> writer_of_;                                      // by agent, the newest
+  std::map<std::uint64_t, ProcessId> writer_connections_;                         // to agents
+  std::map<std::pair<std::uint64_t, std::uint64_t>, StoreRequest> writer_calls_;  // by connection and number
+  std::map<ProcessId, std::shared_ptr<Writer>> writers_;
   std::map<ProcessId, std::shared_ptr<Program>> programs_;  // the last, for the first to go: they still end
 };
 

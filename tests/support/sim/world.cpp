@@ -151,6 +151,7 @@ void Simulation::end_process(ProcessId id) {
 
 void Simulation::crash(ProcessId id, bool with_host) {
   if (!process(id).alive) return;
+  if (process(id).kind == Process::Kind::writer) return end_writer(id, with_host);
   if (process(id).kind == Process::Kind::worker) {
     if (with_host) return worker_is_gone(id);
     return exit_worker(id, {.exit_code = 0, .signal = SIGKILL});
@@ -163,6 +164,8 @@ void Simulation::crash(ProcessId id, bool with_host) {
     if (!with_host)  // the guard sees to it
       for (const auto& [rank, worker] : agent->second.children)
         if (process(worker).alive) happen_after(random(50ms), worker, SignalArrives{SIGKILL});
+    if (const auto writer = writer_of_.find(id); !with_host && writer != writer_of_.end() && process(writer->second).alive)
+      happen_after(random(50ms), writer->second, SignalArrives{SIGKILL});
     if (!with_host) guard_speaks(id);
     if (agent->second.hosts) crash(*agent->second.hosts, with_host);
   } else if (const auto coordinator = coordinators_.find(id); coordinator != coordinators_.end() && coordinator->second.agent) {
@@ -192,6 +195,7 @@ void Simulation::thaw(ProcessId id) {
   std::vector<Happening> kept = std::exchange(process(id).kept, {});
   std::stable_partition(kept.begin(), kept.end(), is_timer);
   for (Happening& what : kept) deliver(id, std::move(what));
+  if (const auto writer = writers_.find(id); writer != writers_.end()) writer->second->look_at_all();
 }
 
 void Simulation::on(const Thaws& e) { thaw(e.process); }
@@ -304,6 +308,8 @@ std::string Simulation::name(ProcessId id) const {
   if (const auto worker = workers_.find(id); worker != workers_.end())
     return fmt::format("worker#{} ({}, rank {}, generation {})", id.value(), worker->second.who.node.value(), worker->second.rank,
                        worker->second.generation.number);
+  if (const auto writer = writers_.find(id); writer != writers_.end())
+    return fmt::format("ckptd#{} ({})", id.value(), agents_.at(writer->second->agent()).who.node.value());
   return fmt::format("coordinator#{}", id.value());
 }
 

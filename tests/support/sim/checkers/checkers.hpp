@@ -15,6 +15,7 @@
 #include "tests/support/sim/checkers/one_verdict.hpp"
 #include "tests/support/sim/checkers/ranks_differ.hpp"
 #include "tests/support/sim/checkers/same_state.hpp"
+#include "tests/support/sim/checkers/saves_hold.hpp"
 #include "tests/support/sim/checkers/spares_are_welcome.hpp"
 #include "tests/support/sim/checkers/stale_is_refused.hpp"
 #include "tests/support/sim/checkers/store_is_linear.hpp"
@@ -40,7 +41,7 @@ class Checkers {
   Report report;
   std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SurvivorsStayTogether,
              SparesAreWelcome, OneVerdict, StoreIsLinear, SameState, DecidedOnce, NothingLost, BadNodeHarmsItself, CutsCostOne,
-             GuardsTellOfTheDead>
+             GuardsTellOfTheDead, SavesHold>
       all;
 };
 

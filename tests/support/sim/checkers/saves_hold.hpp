@@ -1,0 +1,72 @@
+#pragma once
+/// \file Saves that go on while workers train. What is acknowledged has its COMMIT, and no later start goes on from less. Under one fence acknowledged steps grow.
+/// The sealed slot of a worker that is gone is written, and of one that was being filled the others hear. A slot does not change while it is written. Who is told that all is settled is told the truth. A node holds
+/// no more slots than its workers have, and as many again of workers before them. Where nothing goes wrong, no save fails.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tests/support/sim/checkers/report.hpp"
+#include "tests/support/sim/observations.hpp"
+
+namespace elrun::sim {
+
+struct SavesHold {
+  static constexpr std::string_view name = "saves-hold";
+  bool is_calm = false;  // nothing goes wrong
+
+  void on(const CheckpointAcknowledged& one, Report& report) {
+    if (!one.is_committed)
+      report.violate(name, fmt::format("process {} acknowledges the checkpoint of step {} under fence {}, which has no COMMIT",
+                                       one.by.value(), one.step, one.fence));
+    const auto [at, is_first] = steps_.try_emplace(one.fence, one.step);
+    if (!is_first && one.step < at->second)
+      report.violate(name, fmt::format("under fence {} step {} is acknowledged after step {}", one.fence, one.step, at->second));
+    at->second = std::max(at->second, one.step);
+    newest_ = std::max(newest_, std::pair{one.fence, one.step});
+  }
+  void on(const WentOn& went, Report& report) {
+    if (!went.passes_over && went.step < newest_.second)
+      report.violate(name, fmt::format("worker#{} goes on from step {}, although step {} was acknowledged under fence {}",
+                                       went.worker.value(), went.step, newest_.second, newest_.first));
+  }
+  void on(const SaveStarted& one, Report&) { started_.insert({one.writer, one.root, one.fence, one.step, one.rank}); }
+  void on(const SealedSlotLeft& one, Report& report) {
+    if (!started_.contains({one.writer, one.root, one.fence, one.step, one.rank}))
+      report.violate(name, fmt::format("rank {} is gone, and what it had sealed of step {} is not written", one.rank, one.step));
+  }
+  void on(const PartGivenUp& one, Report&) { given_up_.insert({one.writer, one.root, one.fence, one.step, one.rank}); }
+  void on(const FillingSlotLeft& one, Report& report) {
+    if (!given_up_.contains({one.writer, one.root, one.fence, one.step, one.rank}))
+      report.violate(name, fmt::format("rank {} is gone, and nobody is told that its part of step {} never comes", one.rank, one.step));
+  }
+  void on(const SaveOver& one, Report& report) {
+    if (!one.is_unchanged)
+      report.violate(name, fmt::format("the slot of rank {} changed while its part of step {} was written", one.rank, one.step));
+    if (is_calm && one.has_failed)
+      report.violate(name, fmt::format("rank {}'s save of step {} failed, and nothing went wrong", one.rank, one.step));
+  }
+  void on(const SettledTold& told, Report& report) {
+    if (told.saves > 0)
+      report.violate(name,
+                     fmt::format("process {} tells that all is settled, and {} saves are under way", told.writer.value(), told.saves));
+  }
+  void on(const SlotsHeld& held, Report& report) {
+    if (held.slots > 2 * std::uint64_t{held.workers})
+      report.violate(name, fmt::format("process {} holds {} slots of {} workers", held.writer.value(), held.slots, held.workers));
+  }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> steps_;  // the newest, by fence
+  std::pair<std::uint64_t, std::uint64_t> newest_{};
+  using Part = std::tuple<ProcessId, std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t>;
+  std::set<Part> started_, given_up_;
+};
+
+}  // namespace elrun::sim

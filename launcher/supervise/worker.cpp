@@ -80,6 +80,7 @@ bool Worker::take_place(std::uint32_t in_place) {
 void Worker::enter_world(Instant now, Duration returning) {
   session.joined = session.joined || (life.stays() && !session.is_job) || life.is(Life::ready);
   if (session.joined && (life.stays() || pending.says_ready)) returns.by = now + std::max(returning, returns.within);
+  returns.from_before = life.stays();
   life.enter(Life::running);
   ready_to_leave = false;
   peer_loss = PeerLoss::none;
@@ -118,6 +119,7 @@ void Worker::ends(const WorkerEnded& e, Instant now) {
   ending = e.ending;
   failed_at = now - e.ago;
   death = e.death;
+  ended_away = returns.by && returns.from_before;
   returns.by.reset();  // its end is told instead
   if (!hung.empty() && !e.ending.ok()) death.evidence = fmt::format("it hung ({}), and elrun ended it", hung);
 }

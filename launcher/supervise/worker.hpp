@@ -98,6 +98,7 @@ enum class PeerLoss : std::uint8_t {
 struct ReturnTime {
   Duration within{};          ///< So long its program may take.
   std::optional<Instant> by;  ///< Then it has to be back, and in its place.
+  bool from_before = false;   ///< It was a member of the generation before, too: what it does until it is back is that one's.
 };
 
 /// Of a worker in the world `place` is set. Without one it is pending while it lives, and else there is no process.
@@ -111,6 +112,7 @@ struct Worker {
   EarlyEnd early{};
   PeerLoss peer_loss = PeerLoss::none;
   ReturnTime returns{};
+  bool ended_away = false;  ///< It has ended in its program, before it was back from the generation before.
   bool ready_to_leave = false;
   bool told_to_end = false;  ///< elrun has sent it a signal that ends it.
   std::string hung;          ///< Why it counts as hung; empty: it does not.

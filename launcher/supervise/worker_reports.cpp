@@ -22,6 +22,7 @@ WorkerFailed worker_failed(const NodeWorkers& workers, std::size_t worker, Gener
   if (!w.in_world()) failed.what += " before it was in a world";
   if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
   failed.before_session = !w.session.opened;
+  failed.before_return = w.ended_away;
   failed.death = first ? bounded(w.death) : bounded(w.death, death_beside_max, death_beside_max);
   return failed;
 }

@@ -211,6 +211,7 @@ struct PutNodeMessage {
     put(m.death, *failed.mutable_death());
     if (m.rank) failed.set_rank(*m.rank);
     failed.set_before_session(m.before_session);
+    failed.set_before_return(m.before_return);
   }
   void operator()(const WorkersDone& m) const {
     put(m.generation, *out.mutable_workers_done()->mutable_generation());
@@ -348,6 +349,7 @@ Result<std::optional<NodeMessage>> read(const wire::WorkerFailed& in) {
   if (in.has_death()) out.death = check.death(in.death());
   if (in.has_rank()) out.rank = check.number<std::uint32_t>("rank", in.rank(), 0, nodes_limit * workers_per_node_limit - 1);
   out.before_session = in.before_session();
+  out.before_return = in.before_return();
   return check.finish<NodeMessage>(std::move(out));
 }
 

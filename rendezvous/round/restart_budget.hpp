@@ -2,12 +2,14 @@
 /// \file RestartBudget: what a failure of a worker costs, when the job has no restart left, and how long repeated failures back off. Pure.
 ///
 /// The limit is `--max_restarts`; without it 3 for a Job and 0 for any other program. A Job's failure is free if a step was decided
-/// for the first time since its last failure. Restarts that were used do not come back, but for `refund`. Two exit codes of a Job are not restarted: 78, a wrong configuration, and 173, no checkpoint could be saved for too long.
+/// for the first time since its last failure, and if it belongs to the failure that ended the generation before: workers often fail for one reason, one after the
+/// other, and those that had not come back to the new generation fail in what they began in the last one. Restarts that were used do not come back, but for `refund`. Two exit codes of a Job are not restarted: 78, a wrong configuration, and 173, no checkpoint could be saved for too long.
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <elrun/units.hpp>
 
@@ -44,7 +46,12 @@ class RestartBudget {
   [[nodiscard]] const RestartCounts& counts() const { return counts_; }
   void generation_ended(EndCause cause) { counts_.generations += is_failure(cause) ? 1 : 0; }
   /// A generation begins: its failures are not those of the one before.
-  void generation_began() { charged_ = false; }
+  void generation_began() {
+    charged_ = false;
+    failed_before_ = std::exchange(failed_, false);
+  }
+  /// A failure of this generation belongs to the one that ended the generation before. `before_return`: as in WorkerFailed.
+  [[nodiscard]] bool belongs_to_last_failure(bool before_return) const { return before_return && failed_before_ && is_job_; }
 
   /// A step was decided. True if no generation had decided it before.
   bool decided(std::uint64_t step);
@@ -66,7 +73,7 @@ class RestartBudget {
     std::string note;                      ///< "; restart 1 of 3", for the line that tells of the failure
   };
   /// The generation ends by a failure with this exit code.
-  [[nodiscard]] Charge charge(std::int32_t exit_code, std::int32_t max_restarts, Instant now);
+  [[nodiscard]] Charge charge(std::int32_t exit_code, std::int32_t max_restarts, Instant now, bool before_return = false);
   /// The failure that was charged last in this generation was the consequence of a lost node: it is given back. False: none was charged.
   bool refund();
 
@@ -74,8 +81,9 @@ class RestartBudget {
   ELRUN_COMPARED_IN_SIMULATION
   RestartCounts counts_;
   bool is_job_ = false;
-  bool progressed_ = false;  // a step that was never decided before was, since the last failure of a worker
-  bool charged_ = false;     // the failure that ended this generation used up a restart
+  bool progressed_ = false;                      // a step that was never decided before was, since the last failure of a worker
+  bool charged_ = false;                         // the failure that ended this generation used up a restart
+  bool failed_ = false, failed_before_ = false;  // this generation was ended by a failure that was judged here; the one before was
   std::uint64_t newest_step_ = 0;
   std::uint32_t alike_ = 0;  // failures in a row soon after the start, with the same exit code
   std::int32_t alike_code_ = 0;

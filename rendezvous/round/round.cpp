@@ -199,7 +199,8 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
       dispensable && (history.failures >= exclude_after || (failed.before_session && budget_.limit(options().max_restarts) == 0) ||
                       (wrong_configuration && budget_.newest_step() > 0 && !generation().has_decided()));
   const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
-  if (!harms_itself) budget_.note_failure(failed.exit_code, now - generation().began(), now);
+  if (!harms_itself && !budget_.belongs_to_last_failure(failed.before_return))
+    budget_.note_failure(failed.exit_code, now - generation().began(), now);
   for (const auto& [at, broken] : nodes_.broken())
     if (broken != id && nodes_.at(broken).member && !generation().is_done(broken)) current_.root_cause.suspect(broken);
   if (harms_itself) {
@@ -210,15 +211,15 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
                           history.failures, exclude_after, id.value());
     revoke(EndCause::failure, std::move(why), now);
   } else {
-    charge(EndCause::failure, std::move(why), failed.exit_code, now);
+    charge(EndCause::failure, std::move(why), failed.exit_code, now, failed.before_return);
   }
   excluded_.blame(id);
   if (excluded) exclude(id, now);
 }
 
 // The generation ends by a failure: what that costs.
-void Round::charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now) {
-  RestartBudget::Charge charge = budget_.charge(exit_code, options().max_restarts, now);
+void Round::charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now, bool before_return) {
+  RestartBudget::Charge charge = budget_.charge(exit_code, options().max_restarts, now, before_return);
   why.what += charge.note;
   if (charge.exhausted) current_.root_cause.fail(std::move(*charge.exhausted), now);
   revoke(cause, std::move(why), now);

@@ -148,7 +148,7 @@ class Round {
   void judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now);
   void judge_what_was_put_off(Instant now);
   void judge_done_before_session(Instant now);
-  void charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now);
+  void charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now, bool before_return = false);
   void excuse(const NodeId& lost);
   void exclude(const NodeId& id, Instant now);
   [[nodiscard]] std::optional<Instant> lift_at() const;

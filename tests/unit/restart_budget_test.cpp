@@ -64,6 +64,40 @@ TEST_CASE("a failure of a Job is free if a step was decided for the first time s
   }
 }
 
+TEST_CASE("a worker that fails in what it began in the generation before belongs to that one's failure", "[restart_budget]") {
+  constexpr const char* belongs = "; it costs no restart: it belongs to the failure that ended the generation before";
+  RestartBudget budget;
+  budget.note_job();
+  budget.generation_began();
+  CHECK_FALSE(budget.belongs_to_last_failure(true));  // nothing failed before
+  CHECK(budget.charge(3, 1, now, true).note == "; restart 1 of 1");
+  for (int i = 0; i < 3; ++i) {  // one after the other
+    budget.generation_began();
+    CHECK_FALSE(budget.belongs_to_last_failure(false));
+    CHECK(budget.belongs_to_last_failure(true));
+    const auto charge = budget.charge(3, 1, now, true);
+    CHECK_FALSE(charge.exhausted);
+    CHECK(charge.note == belongs);
+    CHECK(budget.counts().used == 1);
+  }
+  budget.generation_began();
+  SECTION("one that had come back is a failure of its own") { CHECK(budget.charge(3, 1, now).exhausted); }
+  SECTION("and so is the failure of one that had not, where the generation before ended well") {
+    budget.generation_began();
+    CHECK(budget.charge(3, 1, now, true).exhausted);
+  }
+  SECTION("what is not restarted is not restarted") {
+    CHECK(budget.charge(exit_code_configuration, 1, now, true).exhausted);
+    CHECK(budget.charge(exit_code_checkpoint_too_old, 1, now, true).exhausted);
+  }
+  SECTION("a free one leaves the progress for the next") {
+    CHECK(budget.decided(7));
+    CHECK(budget.charge(3, 1, now, true).note == belongs);
+    budget.generation_began();
+    CHECK(budget.charge(3, 1, now).note == "; this restart is free: there was progress since the last one");
+  }
+}
+
 TEST_CASE("a failure that a lost node explains is given back, once", "[restart_budget]") {
   RestartBudget budget;
   CHECK_FALSE(budget.refund());

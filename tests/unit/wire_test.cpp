@@ -169,6 +169,12 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(std::get<WorkerFailed>(
             there_and_back(NodeMessage{WorkerFailed{.generation = twelve, .what = "exit code 127", .before_session = true}}))
             .before_session);
+  for (const bool away : {false, true}) {
+    const auto away_failed = std::get<WorkerFailed>(
+        there_and_back(NodeMessage{WorkerFailed{.generation = twelve, .what = "exit code 3", .before_return = away}}));
+    CHECK(away_failed.before_return == away);
+    CHECK_FALSE(away_failed.before_session);
+  }
   CHECK(std::get<JobFinished>(there_and_back(NodeMessage{JobFinished{twelve}})).generation == twelve);
   CHECK(std::get<Progress>(there_and_back(NodeMessage{Progress{twelve, 99}})).step == 99);
   CHECK(std::get<Leave>(there_and_back(NodeMessage{Leave{"why"}})).why == "why");

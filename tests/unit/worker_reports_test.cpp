@@ -60,6 +60,33 @@ TEST_CASE("the first failure of a node is reported in full, later ones are cut",
   CHECK(worker_failed(node.workers, 1, {1, {}}, Instant{} + 20s, {}).death.traceback.size() <= death_beside_max);
 }
 
+TEST_CASE(
+    "a worker that fails before its program is back from the generation before says so, one that has a place for the first time does not",
+    "[reports]") {
+  for (const bool stayed : {false, true})
+    for (const bool back : {false, true}) {
+      CAPTURE(stayed, back);
+      Worker w;
+      if (stayed) {
+        w.start_in({}, 0);
+        w.opens(1, {.is_job = true, .stays = true});
+        w.session.joined = true;
+        REQUIRE(w.leave_generation(true));
+        w.life.enter(Life::stayed);
+      } else {
+        w.start_beside({});
+        w.opens(1, {.is_job = true, .stays = true});
+        w.pending.says_ready = true;
+        REQUIRE(w.becomes_ready());
+      }
+      REQUIRE(w.take_place(0));
+      w.enter_world(Instant{} + 1s, 30s);
+      if (back) w.returns.by.reset();
+      w.ends({.worker = LocalRank{0}, .ending = {.exit_code = 3}}, Instant{} + 2s);
+      CHECK(w.ended_away == (stayed && !back));
+    }
+}
+
 TEST_CASE("a worker that failed before elrun's signal ended it counts as ended with code 1", "[reports]") {
   Told node;
   node.ends(0, {.exit_code = 0, .signal = SIGTERM}, 5s);

@@ -152,7 +152,7 @@ Child::Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int p
       exec_error_{exec_error},
       watch_{loop, pidfd},
       look_again_{loop},
-      look_early_{loop},
+      early_look_{loop},
       ended_{std::move(ended)} {
   watch();
 }
@@ -177,11 +177,16 @@ void Child::watch() {
 }
 
 void Child::tell(Ending ending) {
-  look_early_.cancel();
+  early_look_.cancel();
   if (const auto ended = std::exchange(ended_, nullptr)) ended(ending);
 }
 
 void Child::expect_end() {
+  early_looks_ = 0;
+  look_early();
+}
+
+void Child::look_early() {
   if (!ended_ || is_abandoned_) return;
   const auto stat = read_regular_file(fmt::format("/proc/{}/stat", pid_), stat_max);
   if (const auto ending = ending_under_way(stat.value_or(""))) {
@@ -189,9 +194,9 @@ void Child::expect_end() {
     return;
   }
   if (++early_looks_ >= early_looks) return;
-  look_early_.expires_after(early_look_interval);
-  look_early_.async_wait([this](const boost::system::error_code& cancelled) {
-    if (!cancelled) expect_end();
+  early_look_.expires_after(early_look_interval);
+  early_look_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (!cancelled) look_early();
   });
 }
 
@@ -200,16 +205,17 @@ void Child::abandon() {
   is_abandoned_ = true;
   watch_.cancel();
   look_again_.cancel();
-  look_early_.cancel();
+  early_look_.cancel();
 }
 
-void Child::end_within(Duration wait) {
+bool Child::end_within(Duration wait) {
   signal(SIGKILL);
   pollfd look{watch_.native_handle(), POLLIN, 0};
   siginfo_t info{};
-  if (::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count())) <= 0 ||
-      ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)  // a debugger may hold it
-    abandon();
+  const bool ended = ::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count())) > 0 &&
+                     ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+  if (!ended) abandon();  // or a debugger holds it
+  return ended;
 }
 
 // Waits for nobody but the kernel: after SIGKILL a process ends.

@@ -61,19 +61,20 @@ class Child {
   /// Kills the group. `ended` is not called any more, and the destructor waits for nobody: for a process that may hang in the
   /// kernel, when this process is about to end too.
   void abandon();
-  /// Kills the group and waits for its end, `wait` at most; then it is abandoned.
-  void end_within(Duration wait);
+  /// Kills the group and waits for its end, `wait` at most; then it is abandoned. True: it has ended.
+  bool end_within(Duration wait);
 
  private:
   Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended);
   void watch();
+  void look_early();
   void tell(Ending ending);
   const Guard& guard_;
   pid_t pid_;
   int exec_error_;
   bool is_abandoned_ = false;
   boost::asio::posix::stream_descriptor watch_;
-  boost::asio::steady_timer look_again_, look_early_;
+  boost::asio::steady_timer look_again_, early_look_;
   std::function<void(Ending)> ended_;  // none: it was called
   std::function<void()> gone_;
   std::function<void(pid_t)> held_;

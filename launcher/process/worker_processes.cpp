@@ -13,6 +13,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr Duration leave_within = 30s;       // of all dead workers together, when this agent ends
 constexpr Duration told_after = 10s;         // of an end that takes long
 constexpr Duration orphans_end_within = 2s;  // after SIGKILL the kernel needs microseconds, unless a driver hangs
 
@@ -151,19 +152,23 @@ void WorkerProcesses::wait_for_end(LocalRank worker, const Spawn& successor) {
 void WorkerProcesses::is_gone(LocalRank worker) {
   const auto found = leaving_.find(worker);
   if (found == leaving_.end() || !found->second.child->is_gone()) return;  // it is to be released yet, or was
-  const Leaving gone = std::move(found->second);
+  if (found->second.ends_orphans) end_orphans_of(worker);
+  const std::optional<Spawn> successor = std::move(found->second.successor);
   leaving_.erase(found);
-  if (gone.ends_orphans) end_orphans_of(worker);
-  if (gone.successor) start(*gone.successor);
+  if (successor) start(*successor);
 }
 
+// Whoever starts the job again needs their memory and devices. A driver or a debugger may hold them for good.
 void WorkerProcesses::clear() {
   children_.clear();
-  for (auto& [worker, leaving] : std::exchange(leaving_, {})) {
-    leaving.child->end_within(orphans_end_within);  // a driver may hold it for long
-    leaving.child.reset();
-    if (leaving.ends_orphans) end_orphans_of(worker);
+  const Instant until = clock_.now() + leave_within;
+  for (auto& [worker, leaving] : leaving_) {
+    if (!leaving.child->end_within(std::max(until - clock_.now(), Duration{0})))
+      log_.warning(fmt::format("worker {} of this node is dead, but the kernel has not freed its memory and devices yet (process {})",
+                               worker.value(), leaving.child->pid()));
+    else if (leaving.ends_orphans) end_orphans_of(worker);
   }
+  leaving_.clear();
 }
 
 void WorkerProcesses::end_orphans(const EndOrphans& orphans) {
@@ -176,7 +181,10 @@ void WorkerProcesses::end_orphans(const EndOrphans& orphans) {
 }
 
 void WorkerProcesses::end_orphans_of(LocalRank worker) {
-  end_orphans([worker](pid_t pid) { return local_rank_of(pid) != worker; });
+  end_orphans([worker](pid_t pid) {
+    const auto owner = local_rank_of(pid);
+    return owner && *owner != worker;
+  });
 }
 
 void WorkerProcesses::end_orphans(const std::function<bool(pid_t)>& is_spared) {

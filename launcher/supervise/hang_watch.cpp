@@ -24,11 +24,14 @@ std::optional<FoundHang> HangWatches::find_in_world(const Workers& workers, cons
                                                     Instant now) {
   FoundHang found;
   for (const LocalRank worker : in_world_.silent(now)) {
-    if (waits(workers.at(worker.value()))) in_world_.sign(worker, now);
+    if (const Worker& w = workers.at(worker.value()); w.pid == 0 || waits(w)) in_world_.sign(worker, now);
     else found.silent.push_back(worker);
   }
   if (is_job && sign_ == HangSign::progress)
-    for (const LocalRank worker : unopened_.silent(now)) found.silent.push_back(worker);
+    for (const LocalRank worker : unopened_.silent(now)) {
+      if (workers.at(worker.value()).pid == 0) unopened_.sign(worker, now);
+      else found.silent.push_back(worker);
+    }
   if (found.silent.empty()) return std::nullopt;
   found.is_forming = is_job && std::any_of(workers.begin(), workers.end(), [&](const Worker& w) { return w.is_starting() || waits(w); });
   for (std::uint32_t i = 0; i < workers.size(); ++i) {
@@ -42,9 +45,16 @@ std::optional<FoundHang> HangWatches::find_in_world(const Workers& workers, cons
   return found;
 }
 
-std::vector<LocalRank> HangWatches::find_pending(Instant now) {
-  std::vector<LocalRank> silent = pending_.silent(now);
-  for (const LocalRank worker : silent) pending_.forget(worker);
+std::vector<LocalRank> HangWatches::find_pending(const Workers& workers, Instant now) {
+  std::vector<LocalRank> silent;
+  for (const LocalRank worker : pending_.silent(now)) {
+    if (workers.at(worker.value()).pid == 0) {
+      pending_.sign(worker, now);
+      continue;
+    }
+    pending_.forget(worker);
+    silent.push_back(worker);
+  }
   return silent;
 }
 

@@ -81,6 +81,11 @@ class HangWatches {
   /// The generation is over, or its job is: what workers of the world do now is watched by nobody.
   void end_generation() { in_world_.clear(), unopened_.clear(); }
 
+  /// Its process is there now. Until then it waited for the process before it to be gone, which is no hang.
+  void has_process(LocalRank worker, Instant now) {
+    for (HangWatch* watch : {&in_world_, &pending_, &unopened_}) watch->sign(worker, now);
+  }
+
   // Signs of progress. Of a worker that is not watched they mean nothing.
   void sign_in_world(LocalRank worker, Instant now) { in_world_.sign(worker, now); }
   void sign_pending(LocalRank worker, Instant now) { pending_.sign(worker, now); }
@@ -99,7 +104,7 @@ class HangWatches {
   [[nodiscard]] std::optional<FoundHang> find_in_world(const Workers& workers, const std::function<bool(const Worker&)>& waits, bool is_job,
                                                        Instant now);
   /// Pending ones that hang. No other worker waits for them.
-  [[nodiscard]] std::vector<LocalRank> find_pending(Instant now);
+  [[nodiscard]] std::vector<LocalRank> find_pending(const Workers& workers, Instant now);
   /// With which signal those that hang end now. SIGABRT first: Python's faulthandler answers it with the stacks of all threads, others
   /// with a core dump where that is on. Then SIGKILL.
   [[nodiscard]] int next_signal() { return std::exchange(were_asked_, true) ? SIGKILL : SIGABRT; }

@@ -46,7 +46,7 @@ Actions Supervisor::on(const Event& event, Instant now) {
         else if constexpr (std::is_same_v<E, LinkUp>) on_link_up();
         else if constexpr (std::is_same_v<E, LinkDown>) on_link_down(e.why);
         else if constexpr (std::is_same_v<E, CoordinatorSaid>) std::visit([this](const auto& m) { this->on_message(m); }, e.message);
-        else if constexpr (std::is_same_v<E, WorkerStarted>) workers_[e.worker.value()].pid = e.pid;
+        else if constexpr (std::is_same_v<E, WorkerStarted>) on_worker_started(e);
         else if constexpr (std::is_same_v<E, WorkerEnded>) on_worker_ended(e);
         else if constexpr (std::is_same_v<E, WorkerWrote>) on_worker_wrote(e.worker);
         else if constexpr (std::is_same_v<E, WorkerHungUp>) on_hung_up(e.from);
@@ -374,7 +374,7 @@ void Supervisor::on_hang() {
 
 // No other worker waits for a pending one. It alone is killed, and another one is started.
 void Supervisor::on_hang_of_pending() {
-  for (const LocalRank worker : hangs_.find_pending(now_)) {
+  for (const LocalRank worker : hangs_.find_pending(workers_.all(), now_)) {
     Worker& w = workers_[worker.value()];
     w.hung = fmt::format("no sign of progress for {}", for_people(options_.hang_timeout));
     w.pending.kill_at = now_ + options_.timeouts.stacks;

@@ -72,6 +72,7 @@ class Supervisor {
   // One for each event
   void on_link_up();
   void on_link_down(const Failure& why);
+  void on_worker_started(const WorkerStarted& e) { workers_[e.worker.value()].pid = e.pid, hangs_.has_process(e.worker, now_); }
   void on_worker_ended(const WorkerEnded& e);
   void on_worker_wrote(LocalRank worker);
   void on_writer_said(const WriterSaid& e);

@@ -8,17 +8,18 @@
 
 #include <cerrno>
 #include <climits>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
-#include "lib/base/fd.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
 constexpr off_t file_most = off_t{1} << 20;  // 16,384 workers
+constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 long futex(ExitWords::Word& word, int operation, std::uint32_t value) {
   return ::syscall(SYS_futex, &word, operation, value, nullptr, nullptr, 0);
@@ -26,34 +27,44 @@ long futex(ExitWords::Word& word, int operation, std::uint32_t value) {
 
 }  // namespace
 
-Result<ExitWords> ExitWords::create(const Path& file, std::uint32_t workers) { return map(file, O_RDWR | O_CREAT | O_TRUNC, workers); }
-
-Result<ExitWords> ExitWords::open(const Path& file) { return map(file, O_RDWR, {}); }
-
-Result<ExitWords> ExitWords::map(const Path& file, int flags, std::optional<std::uint32_t> workers) {
-  const Fd fd{::open(file.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)};
-  if (!fd) return from_errno(errno, fmt::format("open {}", file.string()));
-  if (workers)
-    if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(*workers * sizeof(Slot))); error != 0)
-      return from_errno(error, fmt::format("make room for {}", file.string()));
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return from_errno(errno, fmt::format("look at {}", file.string()));
-  if (!S_ISREG(info.st_mode) || info.st_size < static_cast<off_t>(sizeof(Slot)) || info.st_size > file_most)
-    return Failure{.code = Code::corrupt, .remedy = Remedy::fix_config, .what = fmt::format("{} is no file of exit words", file.string())};
-  const auto size = static_cast<std::size_t>(info.st_size) / sizeof(Slot);
-  void* const at = ::mmap(nullptr, size * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (at == MAP_FAILED) return from_errno(errno, fmt::format("map {}", file.string()));
-  return ExitWords{static_cast<Slot*>(at), static_cast<std::uint32_t>(size)};
+Result<ExitWords> ExitWords::create(const Path& link, std::uint32_t workers) {
+  const auto bytes = static_cast<off_t>(workers * sizeof(Slot));
+  Fd file{::memfd_create("elrun exit words", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  if (!file) return from_errno(errno, "make a memory file");
+  if (const int error = ::posix_fallocate(file.get(), 0, bytes); error != 0) return from_errno(error, "make room in a memory file");
+  if (::fcntl(file.get(), F_ADD_SEALS, seals) != 0) return from_errno(errno, "seal a memory file");
+  const std::string target = fmt::format("/proc/{}/fd/{}", ::getpid(), file.get());
+  if (::symlink(target.c_str(), link.c_str()) != 0) return from_errno(errno, fmt::format("make the link {}", link.string()));
+  return map(std::move(file), static_cast<std::size_t>(bytes));
 }
 
-ExitWords::ExitWords(ExitWords&& other) noexcept : slots_{std::exchange(other.slots_, nullptr)}, size_{other.size_} {}
+Result<ExitWords> ExitWords::open(const Path& link) {
+  Fd file{::open(link.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
+  if (!file) return from_errno(errno, fmt::format("open {}", link.string()));
+  struct stat info {};
+  const int has = ::fcntl(file.get(), F_GET_SEALS);  // fails for what is no memory file
+  if (has < 0 || (has & seals) != seals || ::fstat(file.get(), &info) != 0 || info.st_size < static_cast<off_t>(sizeof(Slot)) ||
+      info.st_size > file_most)
+    return Failure{.code = Code::corrupt, .remedy = Remedy::fix_config, .what = fmt::format("{} leads to no exit words", link.string())};
+  return map(std::move(file), static_cast<std::size_t>(info.st_size));
+}
+
+Result<ExitWords> ExitWords::map(Fd file, std::size_t bytes) {
+  const auto size = bytes / sizeof(Slot);
+  void* const at = ::mmap(nullptr, size * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (at == MAP_FAILED) return from_errno(errno, "map a memory file");
+  return ExitWords{std::move(file), static_cast<Slot*>(at), static_cast<std::uint32_t>(size)};
+}
+
+ExitWords::ExitWords(ExitWords&& other) noexcept
+    : file_{std::move(other.file_)}, slots_{std::exchange(other.slots_, nullptr)}, size_{other.size_} {}
 
 ExitWords::~ExitWords() {
   if (slots_ != nullptr) ::munmap(slots_, size_ * sizeof(Slot));
 }
 
-ExitWordHold::ExitWordHold(const Path& file, std::uint32_t worker) {
-  Result<ExitWords> words = ExitWords::open(file);
+ExitWordHold::ExitWordHold(const Path& link, std::uint32_t worker) {
+  Result<ExitWords> words = ExitWords::open(link);
   if (!words.ok() || worker >= words->size()) return;
   words_.emplace(std::move(*words));
   std::size_t size = 0;
@@ -63,13 +74,24 @@ ExitWordHold::ExitWordHold(const Path& file, std::uint32_t worker) {
   entry_.next = &head_.list;
   head_.futex_offset = reinterpret_cast<char*>(&word) - reinterpret_cast<char*>(&entry_);
   if (::syscall(SYS_set_robust_list, &head_, sizeof head_) != 0) return;
-  word_ = &word;
-  word_->store(static_cast<std::uint32_t>(::syscall(SYS_gettid)), std::memory_order_release);
+  thread_ = static_cast<std::uint32_t>(::syscall(SYS_gettid));
+  std::uint32_t now = word.load(std::memory_order_relaxed);
+  while (now == 0 || (now & FUTEX_OWNER_DIED) != 0)
+    if (word.compare_exchange_weak(now, thread_)) {
+      word_ = &word;
+      return;
+    }
+  ::syscall(SYS_set_robust_list, before_, sizeof head_);
 }
 
 ExitWordHold::~ExitWordHold() {
   if (word_ == nullptr) return;
-  clear_exit_word(*word_);
+  std::uint32_t now = word_->load(std::memory_order_relaxed);
+  while ((now & FUTEX_TID_MASK) == thread_)
+    if (word_->compare_exchange_weak(now, 0)) {
+      futex(*word_, FUTEX_WAKE, INT_MAX);
+      break;
+    }
   ::syscall(SYS_set_robust_list, before_, sizeof head_);
 }
 
@@ -80,7 +102,7 @@ bool wait_for_exit(ExitWords::Word& word) {
     if ((now & FUTEX_OWNER_DIED) != 0) return true;
     if (now == 0) return false;
     if ((now & FUTEX_WAITERS) == 0 && !word.compare_exchange_weak(now, now | FUTEX_WAITERS)) continue;
-    futex(word, FUTEX_WAIT, now | FUTEX_WAITERS);
+    if (futex(word, FUTEX_WAIT, now | FUTEX_WAITERS) != 0 && errno != EAGAIN && errno != EINTR) return false;
     now = word.load(std::memory_order_acquire);
   }
 }

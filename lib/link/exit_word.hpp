@@ -11,14 +11,16 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include <elrun/result.hpp>
 
+#include "lib/base/fd.hpp"
 #include "lib/base/files.hpp"
 
 namespace elrun::inline v0 {
 
-/// The file of a node's words, beside the agent's socket.
+/// The name of a node's words, beside the agent's socket.
 constexpr const char* exit_words_name = "exit-words";
 
 /// One word for each worker of a node, by local rank, in memory that the agent and its workers share. 0: nobody holds it, else the number of
@@ -27,10 +29,10 @@ class ExitWords {
  public:
   using Word = std::atomic<std::uint32_t>;
 
-  /// Makes the file, with room on the storage for all of it, so that no access can fail later.
-  static Result<ExitWords> create(const Path& file, std::uint32_t workers);
-  /// Those of an agent. Fails where it has none: an earlier version, or a full storage.
-  static Result<ExitWords> open(const Path& file);
+  /// Makes them in a memory file that nobody can shrink, so no access fails later, and `link` to it. Its workers find it there as long as this lives.
+  static Result<ExitWords> create(const Path& link, std::uint32_t workers);
+  /// Those of an agent. Fails where it has none (an earlier version), and where its memory file is not to be had: another process namespace or user.
+  static Result<ExitWords> open(const Path& link);
   ExitWords(ExitWords&& other) noexcept;
   ExitWords& operator=(ExitWords&&) = delete;
   ~ExitWords();
@@ -43,18 +45,19 @@ class ExitWords {
     Word word;
   };
   static_assert(sizeof(Slot) == 64 && Word::is_always_lock_free);
-  ExitWords(Slot* slots, std::uint32_t size) : slots_{slots}, size_{size} {}
-  static Result<ExitWords> map(const Path& file, int flags, std::optional<std::uint32_t> workers);
+  ExitWords(Fd file, Slot* slots, std::uint32_t size) : file_{std::move(file)}, slots_{slots}, size_{size} {}
+  static Result<ExitWords> map(Fd file, std::size_t bytes);
 
+  Fd file_;
   Slot* slots_;
   std::uint32_t size_;
 };
 
-/// The calling thread holds a word until the destructor, which has to run on the same thread. Where the kernel or the agent has no part
-/// in this it does nothing: the agent sees the end of the process a little later then. No other robust mutex may be locked on this thread meanwhile.
+/// The calling thread holds a word until the destructor, which has to run on the same thread. Where another one holds it, and where the kernel or
+/// the agent has no part in this, it does nothing: the agent sees the end of the process a little later then. No other robust mutex may be locked on this thread meanwhile.
 class ExitWordHold {
  public:
-  ExitWordHold(const Path& file, std::uint32_t worker);
+  ExitWordHold(const Path& link, std::uint32_t worker);
   ~ExitWordHold();
   ExitWordHold(const ExitWordHold&) = delete;
   ExitWordHold& operator=(const ExitWordHold&) = delete;
@@ -62,6 +65,7 @@ class ExitWordHold {
  private:
   std::optional<ExitWords> words_;
   ExitWords::Word* word_ = nullptr;  // none: nothing is held
+  std::uint32_t thread_ = 0;
   robust_list entry_{};
   robust_list_head head_{};
   robust_list_head* before_ = nullptr;  // the C library's

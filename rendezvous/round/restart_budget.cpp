@@ -34,14 +34,23 @@ void RestartBudget::note_failure(std::int32_t exit_code, Duration after_start, I
   if (alike_ > 1) pause_until_ = now + start_pause * (1 << std::min(alike_ - 2, start_pause_doublings_max));
 }
 
+// Bounded by the time since a failure that was judged by itself: a program that is killed at each start pays for it.
+bool RestartBudget::belongs_to_last_failure(std::int32_t exit_code, bool before_return, Instant now) const {
+  if (!is_job_) return false;
+  if (before_return && failed_before_) return true;
+  return exit_code == 128 + SIGKILL && judged_at_ != Instant{} && now - judged_at_ < killed_together_within;
+}
+
 RestartBudget::Charge RestartBudget::charge(std::int32_t exit_code, std::int32_t max_restarts, Instant now, bool before_return) {
   const std::int32_t limit = this->limit(max_restarts);
   failed_ = true;
   const bool wrong_configuration = is_job_ && exit_code == exit_code_configuration;
   const bool free_of_charge = is_job_ && progressed_ && limit > 0;
-  const bool belongs = belongs_to_last_failure(before_return) && !wrong_configuration && exit_code != exit_code_checkpoint_too_old;
-  if (belongs) return {{}, "; it costs no restart: it belongs to the failure that ended the generation before"};
+  const bool belongs =
+      belongs_to_last_failure(exit_code, before_return, now) && !wrong_configuration && exit_code != exit_code_checkpoint_too_old;
+  if (belongs) return {{}, "; it costs no restart: it belongs to the failure before"};
   progressed_ = false;
+  judged_at_ = now;
   Charge charge;
   if (wrong_configuration) charge.exhausted = "a wrong configuration is not restarted";
   else if (is_job_ && exit_code == exit_code_checkpoint_too_old)

@@ -25,6 +25,10 @@ constexpr Duration start_over_within = 10s;
 constexpr Duration start_pause = 1s;
 constexpr std::uint32_t start_pause_doublings_max = 4;
 
+/// What kills one worker (a scheduler, a person, memory that ran out) often kills others in the same moment: workers that are killed by SIGKILL
+/// so soon after a failure belong to it.
+constexpr Duration killed_together_within = 1s;
+
 class RestartBudget {
  public:
   /// A worker of the job is a Job's, so all are.
@@ -50,8 +54,8 @@ class RestartBudget {
     charged_ = false;
     failed_before_ = std::exchange(failed_, false);
   }
-  /// A failure of this generation belongs to the one that ended the generation before. `before_return`: as in WorkerFailed.
-  [[nodiscard]] bool belongs_to_last_failure(bool before_return) const { return before_return && failed_before_ && is_job_; }
+  /// A failure with this exit code belongs to one that was judged before. `before_return`: as in WorkerFailed.
+  [[nodiscard]] bool belongs_to_last_failure(std::int32_t exit_code, bool before_return, Instant now) const;
 
   /// A step was decided. True if no generation had decided it before.
   bool decided(std::uint64_t step);
@@ -83,6 +87,7 @@ class RestartBudget {
   bool is_job_ = false;
   bool progressed_ = false;                      // a step that was never decided before was, since the last failure of a worker
   bool charged_ = false;                         // the failure that ended this generation used up a restart
+  Instant judged_at_{};                          // when a failure was that belongs to no other one; zero: there was none
   bool failed_ = false, failed_before_ = false;  // this generation was ended by a failure that was judged here; the one before was
   std::uint64_t newest_step_ = 0;
   std::uint32_t alike_ = 0;  // failures in a row soon after the start, with the same exit code

@@ -199,7 +199,7 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
       dispensable && (history.failures >= exclude_after || (failed.before_session && budget_.limit(options().max_restarts) == 0) ||
                       (wrong_configuration && budget_.newest_step() > 0 && !generation().has_decided()));
   const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
-  if (!harms_itself && !budget_.belongs_to_last_failure(failed.before_return))
+  if (!harms_itself && !budget_.belongs_to_last_failure(failed.exit_code, failed.before_return, now))
     budget_.note_failure(failed.exit_code, now - generation().began(), now);
   for (const auto& [at, broken] : nodes_.broken())
     if (broken != id && nodes_.at(broken).member && !generation().is_done(broken)) current_.root_cause.suspect(broken);

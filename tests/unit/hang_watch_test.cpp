@@ -12,7 +12,10 @@ bool nobody_waits(const Worker&) { return false; }
 
 Workers two_workers() {
   Workers workers{2};
-  for (std::uint32_t i = 0; i < 2; ++i) workers[i].start_in({{1, {}}, Rank{i}, WorldSize{2}}, i);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    workers[i].start_in({{1, {}}, Rank{i}, WorldSize{2}}, i);
+    workers[i].pid = 101 + i;
+  }
   return workers;
 }
 
@@ -73,17 +76,41 @@ TEST_CASE("with output as the sign, workers are watched from their start, and a 
 
 TEST_CASE("a pending worker is watched until it is ready", "[hang]") {
   HangWatches hangs{10s, HangSign::progress};
+  Workers workers = two_workers();
   hangs.starts_beside(LocalRank{1}, instant(0s));
   hangs.end_generation();  // of the others
   CHECK(hangs.due_pending() == instant(10s));
   SECTION("found once") {
-    CHECK(hangs.find_pending(instant(10s)) == locals({1}));
-    CHECK(hangs.find_pending(instant(30s)).empty());
+    CHECK(hangs.find_pending(workers, instant(10s)) == locals({1}));
+    CHECK(hangs.find_pending(workers, instant(30s)).empty());
   }
   SECTION("ready") {
     hangs.forget_pending(LocalRank{1});
-    CHECK(hangs.find_pending(instant(30s)).empty());
+    CHECK(hangs.find_pending(workers, instant(30s)).empty());
   }
+  SECTION("from the moment in which it has a process: before, it waits for the one before it to be gone") {
+    workers[1].pid = 0;
+    CHECK(hangs.find_pending(workers, instant(10s)).empty());
+    CHECK(hangs.due_pending() == instant(20s));
+    workers[1].pid = 102;
+    hangs.has_process(LocalRank{1}, instant(15s));
+    CHECK(hangs.find_pending(workers, instant(24s)).empty());
+    CHECK(hangs.find_pending(workers, instant(25s)) == locals({1}));
+  }
+}
+
+TEST_CASE("a worker of the world without a process does not hang", "[hang]") {
+  HangWatches hangs{10s, HangSign::progress};
+  Workers workers = two_workers();
+  workers[1].pid = 0;
+  hangs.begin_generation(workers, instant(0s));
+  const auto found = hangs.find_in_world(workers, nobody_waits, true, instant(10s));
+  REQUIRE(found);
+  CHECK(found->silent == locals({0}));
+  workers[1].pid = 102;
+  hangs.has_process(LocalRank{1}, instant(15s));
+  CHECK_FALSE(hangs.find_in_world(workers, nobody_waits, true, instant(24s)));
+  CHECK(hangs.find_in_world(workers, nobody_waits, true, instant(25s)));
 }
 
 TEST_CASE("those that hang get SIGABRT, then SIGKILL, and the next generation begins with SIGABRT", "[hang]") {

@@ -65,16 +65,16 @@ TEST_CASE("a failure of a Job is free if a step was decided for the first time s
 }
 
 TEST_CASE("a worker that fails in what it began in the generation before belongs to that one's failure", "[restart_budget]") {
-  constexpr const char* belongs = "; it costs no restart: it belongs to the failure that ended the generation before";
+  constexpr const char* belongs = "; it costs no restart: it belongs to the failure before";
   RestartBudget budget;
   budget.note_job();
   budget.generation_began();
-  CHECK_FALSE(budget.belongs_to_last_failure(true));  // nothing failed before
+  CHECK_FALSE(budget.belongs_to_last_failure(3, true, now));  // nothing failed before
   CHECK(budget.charge(3, 1, now, true).note == "; restart 1 of 1");
   for (int i = 0; i < 3; ++i) {  // one after the other
     budget.generation_began();
-    CHECK_FALSE(budget.belongs_to_last_failure(false));
-    CHECK(budget.belongs_to_last_failure(true));
+    CHECK_FALSE(budget.belongs_to_last_failure(3, false, now));
+    CHECK(budget.belongs_to_last_failure(3, true, now));
     const auto charge = budget.charge(3, 1, now, true);
     CHECK_FALSE(charge.exhausted);
     CHECK(charge.note == belongs);
@@ -95,6 +95,27 @@ TEST_CASE("a worker that fails in what it began in the generation before belongs
     CHECK(budget.charge(3, 1, now, true).note == belongs);
     budget.generation_began();
     CHECK(budget.charge(3, 1, now).note == "; this restart is free: there was progress since the last one");
+  }
+}
+
+TEST_CASE("workers that are killed within a second of a failure belong to it; one that is killed at each start pays", "[restart_budget]") {
+  constexpr std::int32_t killed = 128 + SIGKILL;
+  RestartBudget budget;
+  CHECK_FALSE(budget.belongs_to_last_failure(killed, false, now));
+  budget.note_job();
+  CHECK(budget.charge(3, 2, now).note == "; restart 1 of 2");
+  CHECK_FALSE(budget.belongs_to_last_failure(3, false, now + 1ms));
+  for (const Duration after : {1ms, 500ms, 999ms}) {
+    CHECK(budget.charge(killed, 2, now + after).note == "; it costs no restart: it belongs to the failure before");
+    CHECK(budget.counts().used == 1);
+  }
+  CHECK(budget.charge(killed, 2, now + 1s).note == "; restart 2 of 2");
+  CHECK_FALSE(budget.charge(killed, 2, now + 1900ms).exhausted);
+  CHECK(budget.charge(killed, 2, now + 2s).exhausted);
+  SECTION("not of a plain program") {
+    RestartBudget plain;
+    CHECK(plain.charge(killed, 2, now).note == "; restart 1 of 2");
+    CHECK(plain.charge(killed, 2, now + 1ms).note == "; restart 2 of 2");
   }
 }
 

@@ -99,8 +99,8 @@ void Fingerprint::add(const Growth& growth) {
 }
 
 void Fingerprint::add(const RestartBudget& budget) {
-  const auto& [counts, is_job, progressed, charged, failed, failed_before, newest_step, alike, alike_code, pause_until] = budget;
-  all(counts, is_job, progressed, charged, failed, failed_before, newest_step, alike, alike_code, pause_until);
+  const auto& [counts, is_job, progressed, charged, judged_at, failed, failed_before, newest_step, alike, alike_code, pause_until] = budget;
+  all(counts, is_job, progressed, charged, judged_at, failed, failed_before, newest_step, alike, alike_code, pause_until);
 }
 
 void Fingerprint::add(const RootCause& root_cause) {

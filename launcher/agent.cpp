@@ -78,7 +78,8 @@ class Agent {
                    clock_,
                    log_,
                    {setting_, run_, who_.node, socket(),
-                    [this](pid_t pid) { return (notice_poll_ && notice_poll_->is_command(pid)) || checkpoint_writer_.is(pid); }},
+                    [this](pid_t pid) { return (notice_poll_ && notice_poll_->is_command(pid)) || checkpoint_writer_.is(pid); },
+                    [this](LocalRank worker) { return supervisor_.can_stay(worker); }},
                    reporter_,
                    [this](Event event) { feed(std::move(event)); }},
         rendezvous_{loop_, clock_, log_, lines_, {setting_, who_, run_, endpoint_text(), guard_}, line_handler()} {}

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -212,8 +213,13 @@ bool Child::end_within(Duration wait) {
   signal(SIGKILL);
   pollfd look{watch_.native_handle(), POLLIN, 0};
   siginfo_t info{};
-  const bool ended = ::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count())) > 0 &&
-                     ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+  const auto until = std::chrono::steady_clock::now() + wait;
+  int seen = 0;
+  do {
+    const auto left = std::max<Duration>(until - std::chrono::steady_clock::now(), Duration{0});
+    seen = ::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+  } while (seen < 0 && errno == EINTR);  // another child has ended, too
+  const bool ended = seen > 0 && ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
   if (!ended) abandon();  // or a debugger holds it
   return ended;
 }

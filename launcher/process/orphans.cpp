@@ -54,6 +54,17 @@ std::vector<pid_t> child_processes() {
   return listed ? found : children_by_parent();
 }
 
+void kill_descendants(pid_t pid) {
+  std::error_code error;
+  for (fs::directory_iterator at{"/proc/" + std::to_string(pid) + "/task", error}, end; !error && at != end; at.increment(error)) {
+    std::ifstream file{at->path() / "children"};
+    for (pid_t child = 0; file >> child;) {
+      kill_descendants(child);  // first: then they are orphans
+      ::kill(child, SIGKILL);
+    }
+  }
+}
+
 std::optional<LocalRank> local_rank_of(pid_t pid) {
   const std::string name = std::string{local_rank_variable} + "=";
   std::ifstream file{"/proc/" + std::to_string(pid) + "/environ", std::ios::binary};

@@ -48,6 +48,9 @@ class Orphans {
 /// The worker that this process, or the one that started it, was; by `local_rank_variable` in its environment.
 [[nodiscard]] std::optional<LocalRank> local_rank_of(pid_t pid);
 
+/// Kills all that this process started and they started, which is not this process's child, or is ending.
+void kill_descendants(pid_t pid);
+
 /// The living and the unread dead among this process's children, by /proc; none where there is no /proc.
 [[nodiscard]] std::vector<pid_t> child_processes();
 

@@ -13,7 +13,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr Duration leave_within = 30s;       // of all dead workers together, when this agent ends
+constexpr Duration leave_within = 10s;       // of all dead workers together, when this agent ends
 constexpr Duration told_after = 10s;         // of an end that takes long
 constexpr Duration orphans_end_within = 2s;  // after SIGKILL the kernel needs microseconds, unless a driver hangs
 
@@ -37,7 +37,9 @@ WorkerProcesses::WorkerProcesses(boost::asio::io_context& loop, const Guard& gua
       output_watch_{loop},
       orphans_{loop, clock, [this](pid_t pid) { return is_known(pid); }},
       exit_watch_{loop, [this](LocalRank worker) {
-                    if (const auto child = children_.find(worker); child != children_.end()) child->second->expect_end();
+                    // Where all start again they wait for its end in any case: what it held, such as a port, is to be free by then.
+                    const auto child = children_.find(worker);
+                    if (child != children_.end() && setting_.is_replaced(worker)) child->second->expect_end();
                   }} {}
 
 Result<void> WorkerProcesses::open_output(const std::string& host, LogStream& lines) {
@@ -176,15 +178,15 @@ void WorkerProcesses::end_orphans(const EndOrphans& orphans) {
     const auto owner = local_rank_of(pid);
     return owner && std::find(orphans.stay.begin(), orphans.stay.end(), *owner) != orphans.stay.end();
   });
-  for (auto& [worker, leaving] : leaving_)
-    leaving.ends_orphans |= std::find(orphans.stay.begin(), orphans.stay.end(), worker) == orphans.stay.end();
+  for (auto& [worker, leaving] : leaving_) {
+    if (std::find(orphans.stay.begin(), orphans.stay.end(), worker) != orphans.stay.end()) continue;
+    kill_descendants(leaving.child->pid());  // they are no children of this process yet
+    leaving.ends_orphans = true;
+  }
 }
 
 void WorkerProcesses::end_orphans_of(LocalRank worker) {
-  end_orphans([worker](pid_t pid) {
-    const auto owner = local_rank_of(pid);
-    return owner && *owner != worker;
-  });
+  end_orphans([worker](pid_t pid) { return local_rank_of(pid) != worker; });
 }
 
 void WorkerProcesses::end_orphans(const std::function<bool(pid_t)>& is_spared) {

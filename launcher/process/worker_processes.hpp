@@ -30,8 +30,9 @@ class WorkerProcesses {
     const AgentSetting& agent;
     RunId run;
     NodeId node;
-    Path socket;                          ///< On which workers reach the agent
-    std::function<bool(pid_t)> is_other;  ///< A child process that is no worker, and that others collect.
+    Path socket;                                 ///< On which workers reach the agent
+    std::function<bool(pid_t)> is_other;         ///< A child process that is no worker, and that others collect.
+    std::function<bool(LocalRank)> is_replaced;  ///< When it dies, others go on without it, and a successor takes its place later.
   };
   WorkerProcesses(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting,
                   Reporter& reporter, std::function<void(Event)> feed);

@@ -28,8 +28,9 @@ std::optional<std::size_t> worker_that_says(const Workers& workers, const Hello&
   std::optional<std::size_t> found;
   for (std::size_t i = 0; i < workers.size(); ++i) {
     const Worker& w = workers[i];
+    if (w.pid == 0) continue;  // its process is not there yet, so this is another one, such as a child of the dead worker's
     if (!w.began_as || w.began_as->rank.value() != hello.rank || w.began_as->world.value() != hello.world) continue;
-    if (w.pid != 0 && static_cast<std::uint64_t>(w.pid) == hello.pid) return i;
+    if (static_cast<std::uint64_t>(w.pid) == hello.pid) return i;
     if (!found || (!w.ending && !w.session.connection)) found = i;
   }
   return found;

@@ -65,6 +65,10 @@ class Supervisor {
   [[nodiscard]] std::uint32_t places() const { return generation_.places(); }
   /// Of a worker in the newest world; nothing of a pending one.
   [[nodiscard]] std::optional<Rank> rank(LocalRank worker) const;
+  /// Its process can go on in the next generation, whatever becomes of the others.
+  [[nodiscard]] bool can_stay(LocalRank worker) const {
+    return worker.value() < workers_.size() && workers_[worker.value()].session.can_stay;
+  }
   [[nodiscard]] bool is_job(LocalRank worker) const { return worker.value() < workers_.size() && workers_[worker.value()].session.is_job; }
 
  private:

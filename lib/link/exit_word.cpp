@@ -8,7 +8,9 @@
 
 #include <cerrno>
 #include <climits>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +21,7 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr off_t file_most = off_t{1} << 20;  // 16,384 workers
+constexpr const char* memory_file_name = "elrun exit words";
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 long futex(ExitWords::Word& word, int operation, std::uint32_t value) {
@@ -29,7 +32,7 @@ long futex(ExitWords::Word& word, int operation, std::uint32_t value) {
 
 Result<ExitWords> ExitWords::create(const Path& link, std::uint32_t workers) {
   const auto bytes = static_cast<off_t>(workers * sizeof(Slot));
-  Fd file{::memfd_create("elrun exit words", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  Fd file{::memfd_create(memory_file_name, MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (!file) return from_errno(errno, "make a memory file");
   if (const int error = ::posix_fallocate(file.get(), 0, bytes); error != 0) return from_errno(error, "make room in a memory file");
   if (::fcntl(file.get(), F_ADD_SEALS, seals) != 0) return from_errno(errno, "seal a memory file");
@@ -39,6 +42,12 @@ Result<ExitWords> ExitWords::create(const Path& link, std::uint32_t workers) {
 }
 
 Result<ExitWords> ExitWords::open(const Path& link) {
+  // In another process namespace, or when the agent has died, something else may stand there.
+  std::error_code error;
+  const Path file_of_agent = std::filesystem::read_symlink(link, error);
+  const Path target = error ? Path{} : std::filesystem::read_symlink(file_of_agent, error);
+  if (error || !target.native().starts_with(fmt::format("/memfd:{}", memory_file_name)))
+    return Failure{.code = Code::not_found, .remedy = Remedy::fix_config, .what = fmt::format("{} leads to no exit words", link.string())};
   Fd file{::open(link.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
   if (!file) return from_errno(errno, fmt::format("open {}", link.string()));
   struct stat info {};
@@ -46,7 +55,9 @@ Result<ExitWords> ExitWords::open(const Path& link) {
   if (has < 0 || (has & seals) != seals || ::fstat(file.get(), &info) != 0 || info.st_size < static_cast<off_t>(sizeof(Slot)) ||
       info.st_size > file_most)
     return Failure{.code = Code::corrupt, .remedy = Remedy::fix_config, .what = fmt::format("{} leads to no exit words", link.string())};
-  return map(std::move(file), static_cast<std::size_t>(info.st_size));
+  Result<ExitWords> words = map(std::move(file), static_cast<std::size_t>(info.st_size));
+  if (words.ok()) words->file_ = Fd{};  // the mapping is enough, and a program may close all descriptors
+  return words;
 }
 
 Result<ExitWords> ExitWords::map(Fd file, std::size_t bytes) {

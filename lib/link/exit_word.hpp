@@ -48,7 +48,7 @@ class ExitWords {
   ExitWords(Fd file, Slot* slots, std::uint32_t size) : file_{std::move(file)}, slots_{slots}, size_{size} {}
   static Result<ExitWords> map(Fd file, std::size_t bytes);
 
-  Fd file_;
+  Fd file_;  // of the agent's
   Slot* slots_;
   std::uint32_t size_;
 };

@@ -321,7 +321,9 @@ TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {
 TEST_CASE("a worker finds its place", "[supervisor]") {
   Node node;
   node.on(LinkUp{});
-  node.hear(world(1, 2, 3));  // ranks 4 and 5 are here
+  node.hear(world(1, 2, 3));                                               // ranks 4 and 5 are here
+  CHECK(node.tell(8, Hello{.rank = 5, .world = 6}) == Words{"refuse 8"});  // its process is not there yet, so this is another one
+  for (std::uint32_t i = 0; i < 2; ++i) node.on(WorkerStarted{LocalRank{i}, 100 + i});
   CHECK(node.tell(1, Hello{.rank = 5, .world = 6}) == Words{"welcome 1"});
   const Place& place = std::get<Welcome>(std::get<Answer>(node.actions[0]).message).place;
   CHECK(place.membership == Membership{generation(1), Rank{5}, WorldSize{6}});

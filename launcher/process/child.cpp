@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -27,6 +26,7 @@
 #include "launcher/report/evidence.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
+#include "lib/base/quiet_thread.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -213,13 +213,9 @@ bool Child::end_within(Duration wait) {
   signal(SIGKILL);
   pollfd look{watch_.native_handle(), POLLIN, 0};
   siginfo_t info{};
-  const auto until = std::chrono::steady_clock::now() + wait;
-  int seen = 0;
-  do {
-    const auto left = std::max<Duration>(until - std::chrono::steady_clock::now(), Duration{0});
-    seen = ::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
-  } while (seen < 0 && errno == EINTR);  // another child has ended, too
-  const bool ended = seen > 0 && ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+  const SignalsBlocked blocked;  // the end of another child does not cut the wait short
+  const bool ended = ::poll(&look, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count())) > 0 &&
+                     ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
   if (!ended) abandon();  // or a debugger holds it
   return ended;
 }

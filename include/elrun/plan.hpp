@@ -92,8 +92,8 @@ struct Plan {
   std::uint64_t memory_per_rank = 0;
   /// Where ranks exchange weights or gradients in the middle of a slot, whether they do it while the program computes, on a thread
   /// of the job's own: gradients are handed off in the background, and the weights of the unit that came next in the slot before are
-  /// gathered ahead. Takes the memory of a second unit. For ranks that wait for a slow network, where steps were
-  /// measured to be 2 to 18 % shorter; where all cores compute and the network is fast, it costs a few percent. It never changes a bit of the result.
+  /// gathered ahead. Takes the memory of a second unit. For ranks that wait for a slow network, whose steps it makes
+  /// shorter; where all cores compute and the network is fast, it makes them longer (lib/job/MEASURED.md). It never changes a bit of the result.
   bool overlap = false;
   Reduce reduce = Reduce::exact;
   /// f32, or bf16: then each slot's gradient is rounded to bf16 (to nearest, ties to even) as it is handed over, and added up

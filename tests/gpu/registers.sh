@@ -5,7 +5,7 @@
 #   tests/gpu/registers.sh                       # sm_80, sm_90, sm_100
 #   tests/gpu/registers.sh 90                    # these alone
 #   NVCC=/some/nvcc tests/gpu/registers.sh       # another compiler
-#   MARKDOWN=1 tests/gpu/registers.sh            # the table of kernels/README.md
+#   MARKDOWN=1 tests/gpu/registers.sh            # the table of kernels/MEASURED.md
 #   SOURCES=a.cu WIDE="kernel 4 1" tests/gpu/registers.sh    # other kernels than those of kernels/ and samples/nn/, and what they must have
 set -euo pipefail
 cd "$(dirname "$0")/../.."

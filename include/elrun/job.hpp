@@ -158,22 +158,27 @@ class ELRUN_API Unit {
                   "a job trains parameters of float: declare unit.tensor<float>(name, shape), or <bf16> for what they round to");
     return Tensor<T>{declare(name, DTypeOf<T>::value, std::move(shape), options)};
   }
-  /// Weights are there until the scope ends. After `restore()`. Sharded parameters are gathered by it, and released at the
-  /// end of the last scope that is open; a pointer kept beyond it leads to no memory, and the process ends by SIGSEGV (on a device it leads to another unit's, and nothing tells):
-  /// * each process uses what it needs, in any order, inside of slots and between steps. The others serve it from their next
-  ///   call of the job (`use`, `next_step`, `evaluate`, `verify`, or the end of the program), so it may have to wait for them;
-  /// * initial values are written in here, the same on all ranks, between `restore()` and the first step; every rank keeps
-  ///   its own shard of them when the scope ends. What is written anywhere else is lost or wrong;
-  /// * but not between the end of `slots()` and `apply`, where others vote already: sharded parameters are an error there;
-  /// * no scope is open when `next_step`, `apply` or `evaluate` are called.
-  /// When the world changes under it, it returns at once: memory is there, its contents are unspecified. So they are after an `apply` or `evaluate` in which the world
-  /// changed, until the next `next_step()`: what has to be exact is read in `forward`, or in a slot.
-  /// Throws Error (`invalid_argument`) where it is not allowed, and after the last step where those who have the weights are gone.
-  /// `stream`: the one in which the program works with the weights. Stream{} is `job.stream()`; of the host there is no other. Another one of `job.device()` sees the weights, and what is written or
-  /// read there until the scope ends comes before what the job does next with them. One of another device is an error.
+  /// Makes the unit's weights available until the scope ends. Allowed after `restore()`.
+  ///
+  /// The scope gathers sharded parameters. The end of the last open scope releases them. A pointer that is kept beyond it leads to no memory, and using it ends the process by SIGSEGV.
+  /// On a device such a pointer leads to another unit's weights, and nothing reports it. The rules:
+  /// * A process uses the units that it needs, in any order, inside of slots and between steps.
+  /// * It may have to wait for the other ranks. They serve it from their next call of the job: `use`, `next_step`, `evaluate`, `verify`, or the end of the program.
+  /// * The program writes initial values in such a scope, between `restore()` and the first step, the same on all ranks. Every rank keeps its own shard of them
+  ///   when the scope ends. What is written anywhere else is lost or wrong.
+  /// * Sharded parameters are an error between the end of `slots()` and `apply`, because other ranks may have voted already.
+  /// * No scope may be open when `next_step`, `apply` or `evaluate` is called.
+  ///
+  /// If the world changes meanwhile, `use` returns at once. Memory is there, but its contents are unspecified. The same holds after an `apply` or `evaluate` in which
+  /// the world changed, until the next `next_step()`. Read what has to be exact in `forward` or in a slot.
+  ///
+  /// `stream`: the stream in which the program works with the weights. Stream{} means `job.stream()`, the only one on the host. Any other stream of `job.device()` sees the weights,
+  /// too. What it reads or writes until the scope ends comes before the job's next work with them. A stream of another device is an error.
+  ///
+  /// Throws Error (`invalid_argument`) where a rule is broken, and after the last step if the ranks that have the weights are gone.
   [[nodiscard]] UseScope use(Stream stream = {});
-  /// Weights and gradients are there until the scope ends; then the gradients of this use are handed off. Inside a slot
-  /// of a step, at most as often per slot as the unit's tensors declare `uses`; ends before its slot does. Throws Error (`invalid_argument`) elsewhere.
+  /// Makes weights and gradients available until the scope ends, which hands off the gradients of this use. Allowed inside a slot of a step, at most as often per slot as the
+  /// unit's tensors declare `uses`. The scope ends before its slot does. Throws Error (`invalid_argument`) elsewhere.
   [[nodiscard]] UseScope use_grad(Stream stream = {});
 
  private:
@@ -256,21 +261,28 @@ class ELRUN_API Step {
   /// Costs no memory, and in an audited step the time of one slot and one pass over a gradient: with probability p and V
   /// slots on W ranks about p W / V of the whole.
   void audit(double probability);
-  /// Reduces, votes, and once decided updates. Before the decision a failure touches nothing. The optimizer is the
-  /// plan's; one of another kind is a clear error.
+  /// Reduces the gradients, votes, and updates the parameters once the step is decided. A failure before the decision changes nothing. Takes the options of the
+  /// plan's optimizer.
   ///
-  /// Options of the optimizer and of `apply` are the same on all ranks, and the same when a step is done again; see ApplyOptions. They are compared bit by
-  /// bit before the step is decided: between the ranks; with those of the same step when it was decided before, as far as a member of this generation remembers
-  /// it (each process remembers the steps that it decided, 65,536 changes of the values at most, and the last step of the checkpoint or state that it got;
-  /// with `Reduce::fast` it forgets its steps where the job goes back to a checkpoint, for then they are done again with other weights);
-  /// and, of a step that was decided while a member was away, with what that member voted for. What differs throws Error (`mismatch`) on all ranks. A step that
-  /// was tried and not decided is tried again with the values of this process's first try. But where an evaluation inside of the step was lost with the world, `apply` gets
-  /// what the program has without it, and that try does not count. Where the whole world begins at a checkpoint, nobody knows what its next steps had: then values of step 0 that
-  /// the checkpoint's last step did not have are a warning.
+  /// The options of the optimizer and of `apply` are the same on all ranks, and the same when a step is done again; see ApplyOptions. Before the decision they are compared bit by bit.
+  /// A difference throws Error (`mismatch`) on all ranks. They are compared
+  /// * between the ranks;
+  /// * with those of the same step when it was decided before, if a member of this generation remembers them;
+  /// * with those that a member voted for, if the step was decided while that member was away.
   ///
-  /// Returns with `decided` false when the step was revoked. Throws Error: `invalid_argument` (options out of bounds, all at once; another optimizer than the plan's; slots that
-  /// were not run; a scope that is open; a second call; a thread whose rounding mode was changed), `mismatch` as above and for ranks that make different calls,
-  /// `corrupt` from an audit, `generation_over` and others where this process has no place in a next generation.
+  /// What a process remembers: the steps that it decided, with 65,536 changes of the values at most, and the last step of the checkpoint or state that it got. With `Reduce::fast` it
+  /// forgets its steps when the job goes back to a checkpoint, because they are then done again with other weights. If the whole world begins at a checkpoint, nobody
+  /// knows the values of the steps after it. Then values of step 0 that the checkpoint's last step did not have are a warning.
+  ///
+  /// A step that was tried and not decided is tried again with the values of this process's first try. There is one exception: an evaluation inside of the step was lost with the
+  /// world. Then `apply` gets what the program has without it, and that try does not count.
+  ///
+  /// Returns with `decided` false when the step was revoked. Throws Error:
+  /// * `invalid_argument`: options out of bounds (all are named at once), another optimizer than the plan's, slots that were not run, an open scope, a second call, or a thread whose
+  ///   rounding mode was changed;
+  /// * `mismatch`: as above, and for ranks that make different calls;
+  /// * `corrupt`: from an audit;
+  /// * `generation_over` and others: this process has no place in a next generation.
   StepResult apply(const AdamW& optimizer, const ApplyOptions& options);
   StepResult apply(const Sgd& optimizer, const ApplyOptions& options);
   StepResult apply(const Lion& optimizer, const ApplyOptions& options);
@@ -370,19 +382,19 @@ class ELRUN_API Job {
   requires std::is_trivially_copyable_v<T>
   void state(std::string_view name, T& value) { register_state(name, std::as_writable_bytes(std::span{&value, 1})); }
 
-  /// Bytes per rank by state for every placement, bytes that it sends in a step, slots per rank and the part of the compute that works, in a world of so
-  /// many ranks, so many to a node (0: all on one) and on the last what is left: a table for people, in lines. After the last
-  /// declaration; allocates nothing, and needs no `seal()`. Throws Error (`invalid_argument`) before `configure`, for a world of 0, and for declarations that `seal` would
-  /// refuse.
+  /// What each placement would cost in a world of `world` ranks, as a table for people. It has the bytes per rank by state, the bytes that a rank sends in a step, the slots per
+  /// rank, and the share of the compute that is used. `ranks_per_node`: 0 puts all ranks on one node. Where they do not divide evenly, the last node has fewer.
+  /// Call it after the last declaration. It allocates nothing, and needs no `seal()`. Throws Error (`invalid_argument`) before `configure`, for a world of 0, and for declarations
+  /// that `seal` would refuse.
   [[nodiscard]] std::string plan_table(std::uint32_t world, std::uint32_t ranks_per_node = 0) const;
-  /// Plans the layout and allocates everything. Nothing is allocated afterwards; but where nodes differ in their number of
-  /// workers, who holds what of a hybrid or mirrored placement is known in `restore()` alone, and allocated anew there. Prints bytes per
-  /// rank by state, and what mirroring costs and saves. Throws Error: `invalid_argument` before `configure`, the second time, with all problems of the declarations at once, and,
-  /// before anything is allocated, where this rank would hold more than its machine has.
+  /// Plans the layout and allocates everything. Nothing is allocated afterwards, with one exception: where nodes differ in their number of workers, `restore()` decides who holds what of
+  /// a hybrid or mirrored placement, and allocates it anew. Prints the bytes per rank by state, and what mirroring costs and saves.
+  /// Throws Error (`invalid_argument`) before `configure`, the second time, and with all problems of the declarations at once. It also throws, before anything is
+  /// allocated, if this rank would hold more than its machine has.
   void seal();
-  /// Puts the newest state into the arenas: from a committed checkpoint of any world size. The result says from where, and is false only when the whole
-  /// world starts from nothing. A checkpoint after which the job failed the same way twice is passed over where an older one is whole. A checkpoint of another plan or model, or a root in which nothing is readable, ends the
-  /// program with a message that names both sides. Throws Error: `invalid_argument` before `seal` and the second time; `mismatch` for a checkpoint of something else and for
+  /// Puts the newest state into the job's memory, from a committed checkpoint of any world size or from other workers. The result says from where. It is false only when the whole
+  /// world starts from nothing. A checkpoint after which the job failed the same way twice is passed over if an older one is whole. A checkpoint of another plan or model ends the
+  /// program with a message that names both sides; so does a root in which nothing is readable. Throws Error: `invalid_argument` before `seal` and the second time; `mismatch` for a checkpoint of something else and for
   /// workers that run another program, plan or options; failures of the storage; `generation_over` and others where this process has no place in a next generation.
   [[nodiscard]] Restored restore();
   /// Random numbers for initial values, by name; the same on every rank. Throws Error (`invalid_argument`) before `configure`.

@@ -90,10 +90,10 @@ struct Plan {
   /// `Exchange::automatic` goes by it, in every world anew; nothing is refused for it. The machine is not asked: what is
   /// free there is another number on each rank and at each moment, and all ranks have to choose alike.
   std::uint64_t memory_per_rank = 0;
-  /// Where ranks exchange weights or gradients in the middle of a slot, whether they do it while the program computes, on a thread
-  /// of the job's own: gradients are handed off in the background, and the weights of the unit that came next in the slot before are
-  /// gathered ahead. Takes the memory of a second unit. For ranks that wait for a slow network, whose steps it makes
-  /// shorter; where all cores compute and the network is fast, it makes them longer (lib/job/MEASURED.md). It never changes a bit of the result.
+  /// Whether a thread of the job's own exchanges weights and gradients while the program computes, where ranks exchange them in the middle of a slot.
+  /// It hands gradients off in the background, and gathers the weights of the unit ahead that came next in the slot before. Takes the memory of a second unit.
+  /// It is for ranks that wait for a slow network: it makes their steps shorter. Where all cores compute and the network is fast, it makes them longer (lib/job/MEASURED.md).
+  /// It never changes a bit of the result.
   bool overlap = false;
   Reduce reduce = Reduce::exact;
   /// f32, or bf16: then each slot's gradient is rounded to bf16 (to nearest, ties to even) as it is handed over, and added up
@@ -114,9 +114,9 @@ struct CheckpointOptions {
   std::uint64_t every = 0;  ///< Steps between checkpoints; 0: none by the number of the step.
   /// Time between the beginnings of two checkpoints; 0: none by time. With `every`, too, whichever comes first. Without them and `budget` there is only the final one.
   Duration interval{0};
-  /// The most that checkpoints between steps may cost, as a share of the time, below 1; 0: no matter. What they cost is how long they stop training, and by how much they slow down the steps
-  /// beside them, as the leader measured it for the last four. Where the share does not allow it, a checkpoint that `interval` asks for comes later, and one that `every` asks for is left to a
-  /// later multiple. Without both one begins whenever the share allows it.
+  /// The most that checkpoints between steps may cost, as a share of the time, below 1; 0: no limit. Their cost is how long they stop training, and by how much they slow down the steps
+  /// beside them. The leader measures it over the last four checkpoints. If the share is used up, a checkpoint that `interval` asks for comes later, and one that `every` asks for waits for a
+  /// later multiple. Without both, a checkpoint begins whenever the share allows it.
   double budget = 0;
   std::uint32_t keep = 3;  ///< Committed checkpoints to keep; at least 2.
   /// How long a final checkpoint that cannot be saved (no space, not permitted, gone) is tried again. The state is in memory alone then. As long a start waits for a

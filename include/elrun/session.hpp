@@ -38,13 +38,14 @@ enum class WorkerKind : std::uint8_t {
 
 /// Where the time went since a worker's last word of a step, as it measured it. All are 0 where it did not.
 struct StepTimes {
-  Duration step{};              ///< From the step's beginning to its decision.
-  Duration waiting{};           ///< Of it: so much shorter it would have been, had all ranks computed equally long.
-  Duration saves{};             ///< Before it: saves that training waited for.
-  Duration restore{};           ///< Of a generation's first step, before that: until all members had the state.
-  Duration connect{};           ///< Before that: until they were connected.
-  Duration behind{};            ///< So long after the rank before it, the last rank had computed the step. 0: not known, or no two ranks.
-  std::uint32_t last_rank = 0;  ///< Which rank that was; where `behind` is not 0.
+  Duration step{};     ///< From the step's beginning to its decision.
+  Duration waiting{};  ///< The part of `step` that would be saved if all ranks computed equally long.
+  Duration saves{};    ///< Before `step`: saves that training waited for.
+  Duration restore{};  ///< Before that, for a generation's first step: until all members had the state.
+  Duration connect{};  ///< Before that: until they were connected.
+  Duration
+      behind{};  ///< From when the second-to-last rank had computed the step to when the last one had. 0: not known, or a world of one.
+  std::uint32_t last_rank = 0;  ///< The last rank, if `behind` is not 0.
   friend bool operator==(const StepTimes&, const StepTimes&) = default;
 };
 
@@ -56,7 +57,7 @@ struct StepProgress {
   StepTimes times = {};
 };
 
-/// From where all members of a generation go on when none of them has the state in memory.
+/// The checkpoint from which all members of a generation continue, when none of them has the state in memory.
 struct Restoration {
   std::string checkpoint;          ///< Its directory; empty: there is none, and the job begins at step 0.
   std::uint64_t step = 0;          ///< Steps that are done: the number of the one that comes next.

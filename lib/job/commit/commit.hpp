@@ -6,8 +6,8 @@
 /// then. A new generation first collects what its members know: if one of them knows that the step is decided, all who
 /// voted for it still hold their bytes and apply it; if none does, nobody alive has applied it and it is done again.
 ///
-/// A step may be decided in one generation and, by those who never heard of it, voted for or decided in a later one again. Where
-/// sums have the same bits in every world that is all the same; where they have not, what belongs together is told by the generation.
+/// Members that never heard of a step's decision may vote for the step and decide it again in a later generation. If sums have the
+/// same bits in every world, that makes no difference. If not, the generation tells which votes and states belong together.
 
 #include <cstdint>
 #include <span>

@@ -164,7 +164,7 @@ std::variant<GoOn, Failure> resume(const RootView& view, std::optional<Checkpoin
     return go;
   }
   const std::string exact = to_string(name_of(newest));
-  if (used_up) why += fmt::format("\n{} gave up an earlier checkpoint of that step, and does not count again", option);
+  if (used_up) why += fmt::format("\n{} was already used for an earlier loss of that step. It does not cover this one", option);
   else if (begin_anew && begin_anew->step == newest.step && !is_named)
     why += fmt::format("\n{} names another checkpoint of that step than the one that is lost, {}", option, exact);
   else if (is_named)
@@ -175,10 +175,10 @@ std::variant<GoOn, Failure> resume(const RootView& view, std::optional<Checkpoin
     why += fmt::format("\n{} names another step than the newest that is known, {} (its name is {})", option, newest.step, exact);
   return must_change(
       lost.empty() && none_usable ? Code::corrupt : Code::not_found,
-      fmt::format("{}\nA job does not begin anew or go back silently: put back what is missing (is the storage mounted, on every "
-                  "node? was a file removed?), or give it up by --begin_anew {} (ELRUN_BEGIN_ANEW={} for a program without "
-                  "elrun): then the job {}, and nothing is deleted",
-                  why, exact, exact, consequence(usable)));
+      fmt::format(
+          "{}\nA job never starts over or goes back silently. Restore the missing files (is the storage mounted on every node?), or "
+          "run with --begin_anew {} (ELRUN_BEGIN_ANEW={} without elrun). The job then {}, and nothing is deleted",
+          why, exact, exact, consequence(usable)));
 }
 
 namespace {
@@ -200,8 +200,7 @@ void add_newer_beside(const RootView& view, const CheckpointId& from, const std:
     if (!f.committed || f.quarantined || !f.unreadable.empty() || f.id.step <= from.step) continue;
     if (std::ranges::any_of(line, is_same, &Found::id) || std::ranges::any_of(given_up, is_same, &GivenUp::id)) continue;
     notes.push_back(fmt::format(
-        "checkpoint {} is newer, and beside the timeline: an earlier start passed it over, or a job that had lost the root made it. It is kept, "
-        "and not used",
+        "checkpoint {} is newer but is not used: an earlier start skipped it, or a job saved it after losing the root. It is kept",
         to_string(f.id)));
   }
 }

@@ -88,7 +88,7 @@ std::string why_no_networks() {
 }
 
 std::string why_no_disk(const ChaosOptions& options) {
-  if (!options.mentions("{disk}")) return "no word of the job has {disk}, the disk that could be filled";
+  if (!options.mentions("{disk}")) return "it needs {disk} in the command, which chaos replaces by a small disk";
   if (!is_root()) return "it needs a disk of its own in memory, which only root can mount";
   if (const auto tried = run_tool({"unshare", "--mount", "true"}); !tried.ok())
     return "this machine gives no mount namespace: " + tried.failure().what;

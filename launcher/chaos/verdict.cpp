@@ -143,8 +143,8 @@ std::string steps_differ_line(const RunFacts& reference, const RunFacts& disturb
   const double more = seconds(*disturbed.step_gap) / seconds(*reference.step_gap) - 1;
   if (std::abs(more) < alike) return "";
   return fmt::format(
-      "\nhalf of the disturbed run's steps took {} or more, {:.0f} % {} than in the undisturbed one. Unless failures lasted for half of the run, the machine "
-      "was not as free in both: that share of the speed says nothing of the failures",
+      "\nthe median step took {}, {:.0f} % {} than undisturbed. Unless failures lasted for half of the run, the machine was busier in one of the two runs: "
+      "then ignore the speed figure",
       for_people(*disturbed.step_gap), 100 * std::abs(more), more > 0 ? "longer" : "shorter");
 }
 

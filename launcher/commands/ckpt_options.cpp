@@ -36,7 +36,7 @@ constexpr std::string_view ckpt_usage =
     "             quarantined          a start found it damaged, and marked it\n"
     "             unreadable           the storage did not give it\n"
     "             acknowledged, but missing   removed, or on a storage that is not mounted: a start stops\n"
-    "             given up             missing as well, and --begin-anew told a start to go on without it\n"
+    "             given up             missing as well, and --begin_anew told a start to go on without it\n"
     "  inspect  plan, tensors (name, type, elements, bytes, shape) and shards of one checkpoint; without STEP of the one from\n"
     "           which a start would go on\n"
     "    --plan W           what each rank of a world of W would read: bytes, files, ranges\n"

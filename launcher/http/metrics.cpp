@@ -92,12 +92,12 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
                  .samples = times(node.ledger)});
   all.push_back({.name = "elrun_last_rank_steps",
                  .type = counter,
-                 .help = "Steps whose end the other ranks waited for a rank of this node to reach",
+                 .help = "Steps in which this rank finished last",
                  .samples = of_last_ranks(node, [](const LastRank& last) { return static_cast<double>(last.steps); })});
   all.push_back({.name = "elrun_last_rank_seconds",
                  .type = counter,
                  .unit = "seconds",
-                 .help = "In those steps: how long it came after the rank before it",
+                 .help = "Time by which this rank finished after the second-to-last, in those steps",
                  .samples = of_last_ranks(node, [](const LastRank& last) { return seconds(last.behind); })});
   all.push_back(
       single("elrun_generation", gauge, "", "Number of the newest generation that this node took part in", node.world.generation.number));
@@ -167,7 +167,8 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
                    .help = "Why the newest save failed, while none has succeeded since",
                    .samples = {{{{"code", to_string(node.checkpoints.last_failure->code)}}, 1}}});
   if (node.checkpoints.safe_at)
-    all.push_back(single("elrun_checkpoint_age_seconds", gauge, "seconds", "Since a checkpoint was saved or gone on from, or the job began",
+    all.push_back(single("elrun_checkpoint_age_seconds", gauge, "seconds",
+                         "Seconds since the newest checkpoint was saved or loaded (else since the start)",
                          seconds(glance.now - *node.checkpoints.safe_at)));
   add_process(all, glance.process);
   return all;

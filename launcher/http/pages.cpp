@@ -108,7 +108,7 @@ nlohmann::json checkpoints_json(const Glance& glance) {
 std::string last_rank_line(const Reading& ranks) {
   if (!ranks.json().is_array() || ranks.json().empty()) return {};
   const Reading first{ranks.json().front()};
-  return fmt::format("  last to end a step: rank {} in {}, {:.1f} s behind the rank before it\n", first.number("rank"),
+  return fmt::format("  slowest rank: {} finished last in {}, {:.1f} s behind the second-to-last\n", first.number("rank"),
                      count_of(static_cast<std::size_t>(std::max<std::int64_t>(first.number("steps"), 0)), "step"),
                      first.fraction("behind_seconds"));
 }
@@ -159,8 +159,8 @@ std::string checkpoint_lines(const Reading& checkpoints) {
   std::string text;
   if (const Reading from = checkpoints.object("went_on_from"); from.json().is_object()) text += went_on_from(from);
   if (checkpoints.json().is_object() && checkpoints.json().contains("age_seconds"))
-    text +=
-        fmt::format("  checkpoints: {} since one was saved or gone on from, or the job began", ago(checkpoints.fraction("age_seconds")));
+    text += fmt::format("  checkpoints: {} since the newest one was saved or loaded (else since the start)",
+                        ago(checkpoints.fraction("age_seconds")));
   if (const auto failed = checkpoints.number("saves_failed"); failed > 0)
     text += fmt::format("{}{} failed", text.empty() || text.back() == '\n' ? "  checkpoints: " : "; ", count_of(failed, "save"));
   if (!text.empty() && text.back() != '\n') text += "\n";

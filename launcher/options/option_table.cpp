@@ -17,8 +17,8 @@ constexpr std::array table{
     Option{.name = "rdzv_endpoint",
            .group = nodes,
            .value = "HOST[:PORT]",
-           .help = "where the nodes meet; the node it leads to serves (port 29400);\n"
-                   "with etcd its servers, separated by commas (port 2379)"},
+           .help = "address of the rendezvous; the agent on that host serves it (port\n29400). "
+                   "With etcd: its servers, separated by commas (port 2379)"},
     Option{.name = "rdzv_backend",
            .group = nodes,
            .initial = "static",
@@ -58,7 +58,7 @@ constexpr std::array table{
            .is_own = true,
            .group = nodes,
            .value = "DIR",
-           .help = "where the job's checkpoints are: when all its processes are\nnew, its generations are counted on from there"},
+           .help = "checkpoint directory. If all processes are new, generation numbers\ncontinue from the ones there"},
 
     Option{.name = "module",
            .letter = 'm',
@@ -102,12 +102,10 @@ constexpr std::array table{
            .value = "METHOD",
            .help = "accepted; workers are always started afresh"},
 
-    Option{
-        .name = "max_restarts",
-        .group = failures,
-        .value = "N",
-        .help =
-            "failures that are answered by a restart (0; 3 without progress\nfor programs that use libelrun's Job); repeated failures back off"},
+    Option{.name = "max_restarts",
+           .group = failures,
+           .value = "N",
+           .help = "restarts before the job fails (0; for a libelrun Job 3 without\nprogress). Repeated failures back off"},
     Option{
         .name = "shutdown_timeout", .group = failures, .value = "SECONDS", .help = "between the signal that ends workers and SIGKILL (30)"},
     Option{.name = "signals_to_handle",
@@ -133,13 +131,12 @@ constexpr std::array table{
            .group = failures,
            .initial = "progress",
            .value = "SIGN",
-           .help = "progress: of programs that use libelrun; output: silence of any\nworker is a hang as well"},
-    Option{
-        .name = "begin_anew",
-        .is_own = true,
-        .group = failures,
-        .value = "STEP@FENCE",
-        .help = "give up the checkpoint of this name, which was acknowledged and\ncannot be found; for programs that use libelrun's Job"},
+           .help = "progress: steps that a libelrun program reports. output: any worker\nthat prints nothing counts as hung as well"},
+    Option{.name = "begin_anew",
+           .is_own = true,
+           .group = failures,
+           .value = "STEP@FENCE",
+           .help = "continue without this acknowledged checkpoint, which cannot be\nfound (copy STEP@FENCE from the Job's error)"},
     Option{.name = "exit_codes",
            .is_own = true,
            .group = failures,
@@ -306,7 +303,7 @@ std::string store_help_text() {
          "  --nnodes N|MIN:MAX          as the job's agents have it; without it, the same\n"
          "  --rdzv-conf K=V,...         as the job's agents have it; see `elrun --help`\n"
          "  --shutdown-timeout SECONDS  as the job's agents have it (30)\n"
-         "  --checkpoint-root DIR       where the job's checkpoints are: its generations are counted on from there\n"
+         "  --checkpoint-root DIR       checkpoint directory: generation numbers continue from the ones there\n"
          "  --log-format text|json      of its own lines\n"
          "\n"
          "Exit codes: 0 the job has ended, well or not, 64 usage, 70 the system refused what it needs,\n"

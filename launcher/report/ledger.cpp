@@ -234,8 +234,8 @@ std::string in_words(const TimeByCause& times) {
 std::string in_words(const LastRanks& ranks, std::size_t most) {
   std::string text;
   for (const LastRank& last : ranks.longest(most))
-    text += fmt::format("{}rank {} in {} of {}, {} behind the rank before it", text.empty() ? "" : "; ", last.rank, last.steps,
-                        count_of(ranks.steps(), "step"), for_people(last.behind));
+    text += fmt::format("{}rank {} finished last in {} of {}, {} behind the second-to-last", text.empty() ? "" : "; ", last.rank,
+                        last.steps, count_of(ranks.steps(), "step"), for_people(last.behind));
   return text;
 }
 

@@ -122,7 +122,7 @@ class Ledger {
 
 /// "18.2 s: steps 15 s (82.4 %), ...": what was something, the largest parts as they stand in the table.
 [[nodiscard]] std::string in_words(const TimeByCause& times);
-/// "rank 3 in 812 of 1000 steps, 24.1 s behind the rank before it; ..."
+/// "rank 3 finished last in 812 of 1000 steps, 24.1 s behind the second-to-last; ..."
 [[nodiscard]] std::string in_words(const LastRanks& ranks, std::size_t most);
 /// "rank 1 ended by signal 9: seen 4.2 s after the start, pushed 3 ms later, ...", each point after the one before it.
 [[nodiscard]] std::string in_words(const Incident& incident, Instant began);

@@ -236,7 +236,7 @@ void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != generation_.last()) return;
   line_.serves(false);
   generation_.resume(m.coordinated_by);
-  // The coordinator hears of both nodes, and decides which of them is kept out.
+  // The coordinator hears of both nodes, and decides which of them is excluded.
   for (const PeerUnreachable& peer : generation_.lost_peers().unreachable()) act(Send{peer});
   if (generation_.lost_peers().any()) on_broken_line();  // it means to go on in spite of that
   if (!ELRUN_PLANTED(done_is_not_reported_again)) act(tell_all(line_, view()));

@@ -183,7 +183,7 @@ void fold_ranks(std::span<const std::byte* const> inputs, std::byte* out, std::s
 
 Result<void> check_reduction(DType type, ReduceOp op) {
   const bool floating = type == DType::f32 || type == DType::bf16 || type == DType::f64;
-  if (op == ReduceOp::avg && !floating) return invalid("an average of integers is not one: sum them, and divide as you mean it");
+  if (op == ReduceOp::avg && !floating) return invalid("ReduceOp::avg is not defined for integers: use sum and divide");
   return {};
 }
 

@@ -15,7 +15,7 @@ namespace elrun::inline v0 {
 /// inputs. All have `count` elements; alignment is not assumed.
 void fold_ranks(std::span<const std::byte* const> inputs, std::byte* out, std::size_t count, DType type, ReduceOp op);
 
-/// Why this cannot be reduced (the average of integers is not one).
+/// Why this cannot be reduced (avg of integers).
 [[nodiscard]] Result<void> check_reduction(DType type, ReduceOp op);
 
 }  // namespace elrun::inline v0

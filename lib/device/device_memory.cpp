@@ -200,7 +200,7 @@ class DeviceMemory final : public Memory {
   std::size_t page_bytes() const override { return 4096; }
   void* reserve(std::size_t bytes, Paging paging) override {
     if (paging == Paging::stays) return allocate(bytes);
-    throw Error{invalid("pages do not come and go on a device: take buffers (lib/job/state/unit_buffers.hpp)")};
+    throw Error{invalid("this device cannot allocate paged memory (internal error; please report)")};
   }
   void unreserve(void* memory, std::size_t) noexcept override { free(memory); }
   void hold(std::span<std::byte>) override {}

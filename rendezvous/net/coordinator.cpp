@@ -184,7 +184,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     tell_if_may_exit();
   }
   void delayed(const std::string& why) {
-    const std::string text = "the next step of the job cannot be written down yet, and waits: " + why;
+    const std::string text = "the next decision cannot be written to etcd yet; it waits: " + why;
     log_.warning(text);
     for (const auto& [number, stream] : streams_) stream->send(Waiting{text});
   }

@@ -83,7 +83,8 @@ std::map<NodeId, std::set<NodeId>> ExcludedNodes::unreachable(const NodeTable& n
   return all;
 }
 
-Duration ExcludedNodes::keep_out(const NodeId& node, std::string why, std::set<NodeId> apart_from, NodeTable& nodes, Instant now) {
+Duration ExcludedNodes::exclude_unreachable(const NodeId& node, std::string why, std::set<NodeId> apart_from, NodeTable& nodes,
+                                            Instant now) {
   const Duration length = exclusions_.exclude(node, nodes.at(node).join.who.number, std::move(why), std::move(apart_from), now);
   mark(node, nodes, now);
   return length;
@@ -111,7 +112,7 @@ std::vector<NodeId> ExcludedNodes::let_in_needed(std::size_t needed, const NodeT
 std::string ExcludedNodes::why(const NodeTable::Node& node, Instant now) const {
   const Exclusion* const out = exclusions_.of(node.join.who.node, node.join.who.number);
   if (out == nullptr) return failures_.why_excluded(node.join.who.node, now);
-  return fmt::format("this node is kept out: {}; it is tried again in {:.0f} s", out->why, std::ceil(seconds(out->until - now)));
+  return fmt::format("this node is excluded: {}; it is tried again in {:.0f} s", out->why, std::ceil(seconds(out->until - now)));
 }
 
 std::vector<std::string> ExcludedNodes::unreachable_texts(const NodeTable& nodes) const {

@@ -60,7 +60,7 @@ class ExcludedNodes {
   /// The nodes that are here, and whom each cannot reach.
   [[nodiscard]] std::map<NodeId, std::set<NodeId>> unreachable(const NodeTable& nodes) const;
   /// Excludes the node, and returns for how long.
-  Duration keep_out(const NodeId& node, std::string why, std::set<NodeId> apart_from, NodeTable& nodes, Instant now);
+  Duration exclude_unreachable(const NodeId& node, std::string why, std::set<NodeId> apart_from, NodeTable& nodes, Instant now);
   void let_in(const NodeId& node, NodeTable& nodes, Instant now);
   /// Their exclusion is over, or all that they could not reach are gone. They are to be let in.
   [[nodiscard]] std::vector<NodeId> let_in_due(Instant now) const { return exclusions_.due(now); }

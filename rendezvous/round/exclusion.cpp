@@ -17,7 +17,7 @@ Duration Exclusions::exclude(const NodeId& node, std::uint64_t incarnation, std:
   e.times = forgotten ? 1 : e.times + 1;
   Duration length = exclusion_least;
   for (std::uint32_t i = 1; i < e.times && length < exclusion_most; ++i) length *= 2;
-  length = ELRUN_PLANTED(kept_out_for_good) ? Duration{24h} : std::min(length, exclusion_most);
+  length = ELRUN_PLANTED(excluded_for_good) ? Duration{24h} : std::min(length, exclusion_most);
   e.until = std::max(now + length, e.over ? Instant{} : e.until);
   e.incarnation = incarnation;
   e.over = false;
@@ -72,8 +72,8 @@ std::vector<NodeId> whom_to_exclude(std::set<ApartNodes> apart, const std::vecto
     };
     const NodeId next =
         std::max_element(partners.begin(), partners.end(), [&](const auto& a, const auto& b) { return weight(a) < weight(b); })->first;
-    if (ELRUN_PLANTED(a_third_is_kept_out)) return {order.back()};
-    if (ELRUN_PLANTED(both_of_a_pair_are_kept_out)) return {apart.begin()->first, apart.begin()->second};
+    if (ELRUN_PLANTED(a_third_is_excluded)) return {order.back()};
+    if (ELRUN_PLANTED(both_of_a_pair_are_excluded)) return {apart.begin()->first, apart.begin()->second};
     std::erase_if(apart, [&](const ApartNodes& pair) { return pair.first == next || pair.second == next; });
     out.push_back(next);
   }

@@ -1,5 +1,5 @@
 #pragma once
-/// \file Exclusions: the list of nodes that are kept out of the world for a while, because worlds with them failed. Pure: it sees only
+/// \file Exclusions: the list of nodes that are excluded from the world for a while, because worlds with them failed. Pure: it sees only
 /// times and names. Round decides who is excluded, and whether the other nodes satisfy the minimum.
 
 #include <cstdint>

@@ -204,11 +204,10 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
   for (const auto& [at, broken] : nodes_.broken())
     if (broken != id && nodes_.at(broken).member && !generation().is_done(broken)) current_.root_cause.suspect(broken);
   if (harms_itself) {
-    why.what +=
-        excluded
-            ? fmt::format("; node {} is excluded, and the others go on", id.value())
-            : fmt::format("; failure {} of {} in a row, then node {} is excluded: it costs no restart, for the others can do without it",
-                          history.failures, exclude_after, id.value());
+    why.what += excluded
+                    ? fmt::format("; node {} is excluded, and the others go on", id.value())
+                    : fmt::format("; failure {} of {} in a row, then node {} is excluded. No restart is used: the other nodes are enough",
+                                  history.failures, exclude_after, id.value());
     revoke(EndCause::failure, std::move(why), now);
   } else {
     charge(EndCause::failure, std::move(why), failed.exit_code, now, failed.before_return);

@@ -71,11 +71,11 @@ void Round::separate_unreachable(Instant now) {
     std::vector<std::string> partners;
     for (const NodeId& partner : from) partners.push_back(partner.value());
     std::string why = fmt::format("it and {} cannot reach each other", some_of(partners));
-    longest = std::max(longest, excluded_.keep_out(id, std::move(why), std::move(from), nodes_, now));
+    longest = std::max(longest, excluded_.exclude_unreachable(id, std::move(why), std::move(from), nodes_, now));
     names.push_back(id.value());
   }
   for (const NodeId& id : separation.coming_back)
-    say(Level::info, fmt::format("node {} was kept out, and is tried again: those that it could not reach are kept out", id.value()));
+    say(Level::info, fmt::format("node {} is admitted again: the nodes that it could not reach are now excluded", id.value()));
   text += fmt::format("; the job goes on without {}, which {} tried again in {:.0f} s", some_of(names), names.size() == 1 ? "is" : "are",
                       seconds(longest));
   revoke(EndCause::unreachable,
@@ -86,7 +86,7 @@ void Round::separate_unreachable(Instant now) {
 
 void Round::let_in(const NodeId& id, Instant now) {
   excluded_.let_in(id, nodes_, now);
-  if (nodes_.has(id)) say(Level::info, fmt::format("node {} was kept out, and is tried again", id.value()));
+  if (nodes_.has(id)) say(Level::info, fmt::format("node {} was excluded, and is admitted again", id.value()));
 }
 
 // Lets excluded nodes in when the minimum cannot be satisfied without them: to try is better than to wait.

@@ -19,7 +19,7 @@ bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant no
     return false;
   pending.put_off(member.node, failed, now);
   const std::string what = fmt::format(
-      "worker {} of node {} ended by {}, and no restart is left for a plain program; for up to {:.0f} s a worker of another node may say that the job is a Job's, which goes on without that node",
+      "worker {} of node {} ended by {}. A program that is not a Job has no restart left. Waiting up to {:.0f} s for another node to report that this is a Job, which goes on without that node",
       failed.rank.value_or(member.base_rank), member.node.value(), failed.what, seconds(kind_known_within));
   say(Level::warning, what);
   tell_members(what);
@@ -65,12 +65,12 @@ void Round::lift_exclusions(Instant now) {
   if (!at || !members_are_ready()) return;
   for (const auto& [id, until] : excluded_.failing()) {
     if (now >= *at) {
-      say(Level::warning, fmt::format("node {} was excluded, and is needed: the others are fewer than the minimum of {}", id.value(),
+      say(Level::warning, fmt::format("node {} was excluded and is admitted again: without it the job has fewer than {}", id.value(),
                                       count_of(needed(), "node")));
       excluded_.retry(id, nodes_, now);
     } else if (forming_.tell_of_lift()) {
       say(Level::info,
-          fmt::format("{} of at least {} are here: node {}, which is excluded, is taken in {:.0f} s, unless another comes before",
+          fmt::format("{} of at least {} are here. Excluded node {} is admitted in {:.0f} s unless another node joins first",
                       nodes_.waiting(), count_of(needed(), "node"), id.value(), std::ceil(seconds(std::min(*at, until) - now))));
     }
   }

@@ -99,12 +99,12 @@ void Round::let_claim(StreamNumber stream, const Join& join, Instant now) {
     case NodeNames::Claim::waits: break;
   }
   say(Level::warning,
-      fmt::format("another process ({}) has joined as node {}, which is here: it waits until that is silent or gone, for {:.3g} s at most",
-                  join.address, id.value(), seconds(setup_.timeouts.heartbeat_limit)),
+      fmt::format(
+          "a second agent ({}) joins as node {}, which is connected. It waits up to {:.3g} s for the first one to be silent or gone",
+          join.address, id.value(), seconds(setup_.timeouts.heartbeat_limit)),
       true);
   send(stream,
-       Waiting{.why = fmt::format("a process that was heard of joined as node {} before; this one is let in once that is silent or gone",
-                                  id.value()),
+       Waiting{.why = fmt::format("another agent uses the node name {}. This one is admitted when that one is silent or gone", id.value()),
                .running = running().value_or(Generation{})});
 }
 

@@ -46,7 +46,7 @@ void Round::excuse(const NodeId& lost) {
   if (!budget_.refund()) return;
   const bool would_fail = root_cause.failing().has_value();
   root_cause.go_on();
-  say(Level::info, fmt::format("{}: after node {} was lost, and no failure of its own{}", root_cause.first()->what, lost.value(),
+  say(Level::info, fmt::format("{}: caused by the loss of node {}, so it uses up no restart{}", root_cause.first()->what, lost.value(),
                                would_fail ? "; the job goes on" : ""));
 }
 

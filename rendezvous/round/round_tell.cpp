@@ -33,8 +33,8 @@ std::string Round::missing() const {
   std::vector<std::string> refused;
   for (const auto& [id, why] : terms_.refused()) refused.push_back(fmt::format("{} ({})", id.value(), why));
   if (!refused.empty()) text += fmt::format("; refused: {}", some_of(refused));
-  const std::vector<std::string> kept_out = excluded_.unreachable_texts(nodes_);
-  if (!kept_out.empty()) text += fmt::format("; kept out: {}", some_of(kept_out));
+  const std::vector<std::string> excluded = excluded_.unreachable_texts(nodes_);
+  if (!excluded.empty()) text += fmt::format("; excluded: {}", some_of(excluded));
   return text;
 }
 

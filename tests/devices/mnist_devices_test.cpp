@@ -147,7 +147,7 @@ TEST_CASE("mnist on devices loses a worker by SIGKILL, goes on from the survivor
   CHECK(!ended.says("fakegpu"));
 }
 
-TEST_CASE("mnist that goes on from a device's checkpoint on the host says that this is another numeric class", "[devices]") {
+TEST_CASE("mnist that goes on from a device's checkpoint on the host says that bits may differ", "[devices]") {
   const Images images;
   const TemporaryDirectory folder;
   const Devices devices;
@@ -160,5 +160,5 @@ TEST_CASE("mnist that goes on from a device's checkpoint on the host says that t
   CHECK((begun.code == 0 && ended.code == 0));
   CHECK(ended.says("step=2 "));
   CHECK(!ended.says("step=1 "));
-  CHECK(ended.says("that is another numeric class"));
+  CHECK(ended.says("; the job now runs on cpu"));
 }

@@ -295,7 +295,7 @@ TEST_CASE("what cannot be rehearsed is refused before anything starts", "[chaos]
   folder.write("plan", "# nothing\n");
   refused({"--plan", folder / "plan", "a.py"}, 64, "has no failure in it");
   refused({"--kinds", "cut", "a.py"}, 78, "cut cannot be rehearsed here: the job has one node only");
-  refused({"--kinds", "fill", "a.py"}, 78, "fill cannot be rehearsed here: no word of the job has {disk}");
+  refused({"--kinds", "fill", "a.py"}, 78, "fill cannot be rehearsed here: it needs {disk} in the command");
   fs::create_directory(folder.work());
   std::ofstream{folder.work() + "/mine"} << "x";
   const Ended ended = finish(*folder.start({"a.py"}));

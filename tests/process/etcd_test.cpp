@@ -317,8 +317,8 @@ TEST_CASE("etcd is killed and started again: what runs goes on, what is new wait
 
   cluster.etcd.kill();
   ::kill(worker_b, SIGKILL);
-  REQUIRE(a.line("cannot be written down yet"));
-  REQUIRE(b.line("cannot be written down yet"));
+  REQUIRE(a.line("cannot be written to etcd yet"));
+  REQUIRE(b.line("cannot be written to etcd yet"));
   CHECK_FALSE(a.line("ready", Wait{500}));
   CHECK_FALSE(b.says("generation=2"));
   cluster.etcd.start();

@@ -210,7 +210,7 @@ TEST_CASE(
     const std::string name = told(stopped);
     CHECK(name.starts_with("400@"));
     CHECK(std::find(names.begin(), names.end(), name) == names.end());
-    if (loss == 1) CHECK(stopped.says("gave up an earlier checkpoint of that step, and does not count again"));
+    if (loss == 1) CHECK(stopped.says("was already used for an earlier loss of that step. It does not cover this one"));
     names.push_back(name);
     const Ended anew = finish(*two_workers(folder, root, {"--begin_anew", name}));
     INFO(tail(anew.output));

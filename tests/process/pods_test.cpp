@@ -284,7 +284,7 @@ TEST_CASE("two nodes that cannot reach each other, while both reach the coordina
   std::printf("went on after %.1f s\n", std::chrono::duration<double>(took).count());
   CHECK(took < 60s);
   CHECK(b.runs("gpt", 1));
-  CHECK(c.job().line("this node is kept out: it and b.", 60s));
+  CHECK(c.job().line("this node is excluded: it and b.", 60s));
   // Mended: it is let in again by itself, in the same process.
   for (Pod* pod : {&b, &c}) pod->mend();
   const bool back = a.job().line("world=3 generation=3", 90s).has_value();

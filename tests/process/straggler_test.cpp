@@ -23,7 +23,7 @@ TEST_CASE("a rank whose slots take 200 ms longer is named within 20 steps, with 
   CHECK(output.find("warning: rank " + rank + " (node ") != std::string::npos);
   CHECK(output.find(", on the CPU) is slow: a slot takes it ") != std::string::npos);
   CHECK(output.find("waiting for the slowest rank ") != std::string::npos);  // of the time that the job says it took
-  CHECK(output.find("last to end a step: rank " + rank + " in ") != std::string::npos);
+  CHECK(output.find("slowest ranks: rank " + rank + " finished last in ") != std::string::npos);
 }
 
 TEST_CASE("in a run that nothing disturbs, no rank is named", "[straggler][process]") {

@@ -187,7 +187,7 @@ TEST_CASE("the decision: what an earlier start passed over is named by every sta
   const Resumption later = goes_on_by(findings);
   CHECK(later.from == CheckpointId{20, 1, 1});
   REQUIRE(later.notes.size() == 1);
-  CHECK_THAT(later.notes[0], Contains("s000000000030.g00000001.a01 is newer, and beside the timeline"));
+  CHECK_THAT(later.notes[0], Contains("s000000000030.g00000001.a01 is newer but is not used"));
   findings.view.found.push_back({{40, 2, 1}, true, false});
   CHECK(goes_on_by(findings).notes.empty());
 }

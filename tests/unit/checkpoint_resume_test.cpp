@@ -195,9 +195,9 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
     for (const Found& f : all_found(files))
       if (f.id.step == 30 && f.committed) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
     CHECK_THAT(said(TestJob{files, 1, 5}.begin_anew(30)),
-               Contains("--begin_anew 30 gave up an earlier checkpoint of that step, and does not count again") &&
+               Contains("--begin_anew 30 was already used for an earlier loss of that step. It does not cover this one") &&
                    Contains("by --begin_anew 30@2 "));
-    CHECK_THAT(said(TestJob{files, 1, 6}.begin_anew({30, 1})), Contains("does not count again"));
+    CHECK_THAT(said(TestJob{files, 1, 6}.begin_anew({30, 1})), Contains("does not cover this one"));
     CHECK_THAT(said(TestJob{files, 1, 7}.begin_anew({30, 9})),
                Contains("names another checkpoint of that step than the one that is lost, 30@2"));
     TestJob again{files, 1, 8};
@@ -208,7 +208,7 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
     CHECK(TestJob{files, 1, 10}.begin_anew({30, 2})->choice->step == 30);
     for (const Found& f : all_found(files))
       if (f.id.step == 30 && f.committed) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
-    CHECK_THAT(said(TestJob{files, 1, 11}.begin_anew({30, 2})), Contains("does not count again"));  // nor at the third loss
+    CHECK_THAT(said(TestJob{files, 1, 11}.begin_anew({30, 2})), Contains("does not cover this one"));  // nor at the third loss
   }
   SECTION("retention leaves alone what was given up") {
     for (const std::uint64_t step : {30u, 40u, 50u, 60u}) {

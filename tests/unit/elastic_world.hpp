@@ -28,7 +28,7 @@ struct Fate {
   /// Of a split: called by each member that it leaves out, before anybody hears of it. So the one whom it reached goes on meanwhile.
   std::function<void(Call)> before_told{};
   /// Of a split: the one whom it reached has no place in the next generation. It comes back, with its state, when that one grows.
-  bool keeps_out = false;
+  bool excluded = false;
 };
 
 /// What members sent each other in one generation, of pieces that have whole granules (votes and words are smaller): out of memory
@@ -116,7 +116,7 @@ class ElasticWorld {
     const std::uint32_t node;
     bool dies_too = false;  // in its next exchange, or before it comes to the next generation
     bool alive = true, waits = true, killed = false;
-    bool comes_back = false, has_left = false, refused = false, kept_out = false;
+    bool comes_back = false, has_left = false, refused = false, excluded = false;
     std::atomic<std::uint64_t> failed_in = 0;  // the generation in which one of its exchanges failed
     std::atomic<bool> is_leaving = false;
     std::optional<Failure> over;
@@ -205,7 +205,7 @@ class ElasticWorld {
   void form() {
     std::vector<Person*> members;
     for (const auto& p : people_) {
-      if (!p->alive || p->kept_out) continue;
+      if (!p->alive || p->excluded) continue;
       if (!p->waits) return;
       members.push_back(p.get());
     }
@@ -357,9 +357,9 @@ class ElasticWorld {
         return false;
       }
       if (fate.kind == Fate::Kind::grows) {
-        const auto out = std::ranges::find_if(people_, [](const auto& p) { return p->alive && p->kept_out; });
+        const auto out = std::ranges::find_if(people_, [](const auto& p) { return p->alive && p->excluded; });
         if (out == people_.end()) add_member();
-        else (*out)->kept_out = false;
+        else (*out)->excluded = false;
       }
       if (fate.kind == Fate::Kind::dies) {
         person.alive = false;
@@ -382,7 +382,7 @@ class ElasticWorld {
     if (!fate_ || fate_->at != exchange || who.generation.number != number_) return std::nullopt;
     const bool is_reached = fate_->whom % who.world.value() == who.rank.value();
     const bool splits = fate_->kind == Fate::Kind::splits && !is_reached;
-    if (fate_->kind == Fate::Kind::splits && is_reached && fate_->keeps_out) person.kept_out = true;
+    if (fate_->kind == Fate::Kind::splits && is_reached && fate_->excluded) person.excluded = true;
     return splits || fate_->kind == Fate::Kind::times_out ? fate_ : std::nullopt;
   }
 

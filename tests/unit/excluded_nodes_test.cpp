@@ -23,7 +23,9 @@ struct Three : Table {
     excluded.failed(id, "exit code 1", true);
     excluded.exclude(id, 0s, nodes, at);
   }
-  void keep_out(const NodeId& id, const NodeId& from, Instant at) { excluded.keep_out(id, "it and another", {from}, nodes, at); }
+  void exclude_unreachable(const NodeId& id, const NodeId& from, Instant at) {
+    excluded.exclude_unreachable(id, "it and another", {from}, nodes, at);
+  }
 };
 
 }  // namespace
@@ -31,7 +33,7 @@ struct Three : Table {
 TEST_CASE("a node is marked as excluded for as long as one of the two reasons holds", "[excluded_nodes]") {
   Three three;
   three.fail(a, now);
-  three.keep_out(a, b, now);
+  three.exclude_unreachable(a, b, now);
   CHECK(three.is_out(a));
   CHECK(three.excluded.only_failing(three.nodes) == 0);
   SECTION("the workers may try again first") {
@@ -51,7 +53,7 @@ TEST_CASE("a node is marked as excluded for as long as one of the two reasons ho
 
 TEST_CASE("a node that is let in is a newcomer from that moment on, and is told again what it waits for", "[excluded_nodes]") {
   Three three;
-  three.keep_out(a, b, now);
+  three.exclude_unreachable(a, b, now);
   three.nodes.at(a).told = 7;
   CHECK(three.nodes.waiting() == 2);
   three.excluded.let_in(a, three.nodes, now + 5s);
@@ -77,7 +79,7 @@ TEST_CASE("a failure that was the consequence of a lost node excludes nobody", "
 
 TEST_CASE("an exclusion is for the process that earned it, or for its place", "[excluded_nodes]") {
   Three three;
-  three.keep_out(a, b, now);
+  three.exclude_unreachable(a, b, now);
   Join again = three.nodes.at(a).join;
   three.excluded.leave(a, now);
   three.nodes.erase(a);
@@ -102,8 +104,8 @@ TEST_CASE("an exclusion is for the process that earned it, or for its place", "[
 TEST_CASE("all nodes are let in that the minimum needs, the one first whose exclusion ends first", "[excluded_nodes]") {
   Three three;
   CHECK(three.excluded.let_in_needed(9, three.nodes).empty());
-  three.keep_out(b, a, now);
-  three.keep_out(a, b, now + 1s);
+  three.exclude_unreachable(b, a, now);
+  three.exclude_unreachable(a, b, now + 1s);
   CHECK(three.excluded.let_in_needed(2, three.nodes) == std::vector{b, a});
   CHECK(three.excluded.let_in_needed(3, three.nodes) == std::vector{b, a});
   CHECK(three.excluded.let_in_needed(4, three.nodes).empty());
@@ -115,8 +117,8 @@ TEST_CASE("a node is told for which reason it is excluded, the unreachable pair 
   CHECK(
       three.excluded.why(three.nodes.at(a), now) ==
       "excluded: its workers failed at their start (the last one by exit code 1), and the others go on without it; it tries again in 1 s");
-  three.keep_out(a, b, now);
-  CHECK(three.excluded.why(three.nodes.at(a), now) == "this node is kept out: it and another; it is tried again in 30 s");
+  three.exclude_unreachable(a, b, now);
+  CHECK(three.excluded.why(three.nodes.at(a), now) == "this node is excluded: it and another; it is tried again in 30 s");
   CHECK(three.excluded.unreachable_texts(three.nodes) == std::vector<std::string>{"a (it and another)"});
 }
 

@@ -252,7 +252,7 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
     CHECK(last == nlohmann::json::parse(R"([{"rank": 3, "steps": 1, "behind_seconds": 0.5}])"));
     CHECK(has(*status_for_people(status_page(node.glance())),
               "  time: 4.0 s: rendezvous 25.0 %, start 12.5 %, steps 56.2 %, waiting for the slowest rank 6.2 %\n"
-              "  last to end a step: rank 3 in 1 step, 0.5 s behind the rank before it\n"));
+              "  slowest rank: 3 finished last in 1 step, 0.5 s behind the second-to-last\n"));
   }
   SECTION("of one that has recovered, with the points of it") {
     node.end(1, {.signal = SIGKILL});
@@ -350,7 +350,7 @@ TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", 
   node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
   node.pass(5s);
   CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 5\n"));
-  CHECK(has(said(), "  checkpoints: 5.0 s since one was saved or gone on from, or the job began\n"));
+  CHECK(has(said(), "  checkpoints: 5.0 s since the newest one was saved or loaded (else since the start)\n"));
   const Failure full{Code::no_space, Remedy::fix_config, "write /ck/x: No space left on device"};
   for (const ConnectionId worker : {5u, 6u}) node.on(WorkerSaid{worker, SaveFailed{generation(1), 40, 1, full}});  // both say the same
   node.on(WorkerSaid{5, SaveFailed{generation(7), 1, 9, full}});                                                   // of no generation here

@@ -183,7 +183,7 @@ TEST_CASE("a member that alone heard that a step is decided, and comes back late
         INFO("mirrored(zero(" << stage << ")), exchange " << at << " reaches member " << alone << " alone");
         // The three others are in their generation when it comes back, and have decided no step in it.
         ElasticWorld world{4,
-                           {{.kind = Fate::Kind::splits, .whom = alone, .at = at, .keeps_out = true}, {Fate::Kind::grows, 0, 9}},
+                           {{.kind = Fate::Kind::splits, .whom = alone, .at = at, .excluded = true}, {Fate::Kind::grows, 0, 9}},
                            toy({.plan = mirrored_plan(stage)}),
                            {0, 1, 2, 3}};
         auto& results = world.wait();
@@ -354,7 +354,7 @@ TEST_CASE("what mirrored placements take and send is worked out before anything 
   CHECK(line({0, 0, 0, 0}).find("no decided step is lost with one worker; all are on one node, which has both copies") !=
         std::string::npos);
   INFO(line({0, 0, 1, 1}));
-  CHECK(line({0, 0, 1, 1}).find("no decided step is lost with one worker or one node. It costs: ") != std::string::npos);
+  CHECK(line({0, 0, 1, 1}).find("no decided step is lost with one worker or one node. Memory per rank: ") != std::string::npos);
   plan.placement = hybrid(zero(1));
   CHECK_FALSE(mirroring_line(plan, layout, shard_map(Spread::sharded_in_node, Nodes{0, 0}), Nodes{0, 0}).has_value());
   const std::string table = memory_table(toy_plan(0), units, 3, 0);

@@ -141,8 +141,8 @@ TEST_CASE(
     CHECK(
         going_back_line(statuses, all).value() ==
         fmt::format(
-            "rank {} (node x) had the state of 5 decided steps, of which other parts are gone with the workers that held them: all go on from 4 decided "
-            "steps, the newest state of which all parts are here; 1 step is done again",
+            "rank {} (node x) is at step 5, but parts of that state were lost with other workers. All continue from step 4, the newest complete state. 1 "
+            "step is repeated",
             x));
     bring_up_to_date(statuses, all, false);
     const StateTransfer transfer = plan_state_transfer(forty(), statuses, all.newest_step, std::vector<Cut>(4));

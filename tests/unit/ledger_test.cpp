@@ -120,8 +120,9 @@ TEST_CASE("who came last to the ends of steps is counted by rank, with how long 
   CHECK(ledger.last_ranks().longest(8) == std::vector<LastRank>{{3, 2, 350ms}, {0, 1, 300ms}});
   CHECK(ledger.last_ranks().longest(1) == std::vector<LastRank>{{3, 2, 350ms}});
   CHECK(ledger.last_ranks().of(1) == LastRank{.rank = 1});
-  CHECK(in_words(ledger.last_ranks(), 3) ==
-        "rank 3 in 2 of 3 steps, 350 ms behind the rank before it; rank 0 in 1 of 3 steps, 300 ms behind the rank before it");
+  CHECK(
+      in_words(ledger.last_ranks(), 3) ==
+      "rank 3 finished last in 2 of 3 steps, 350 ms behind the second-to-last; rank 0 finished last in 1 of 3 steps, 300 ms behind the second-to-last");
   SECTION("no worker can claim more time than the step took, nor a rank that is not there") {
     decided({.behind = 24h, .last_rank = 1});
     decided({.behind = 1s, .last_rank = 4});

@@ -1,4 +1,4 @@
-// Two members that cannot reach each other, though both reach the coordinator; and who is kept out because of it.
+// Two members that cannot reach each other, though both reach the coordinator; and who is excluded because of it.
 #include "rendezvous/round/exclusion.hpp"
 #include "tests/support/round_bench.hpp"
 
@@ -37,7 +37,7 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("of nodes that are apart as few are kept out as it takes, the later before the earlier", "[exclusion]") {
+TEST_CASE("of nodes that are apart as few are excluded as it takes, the later before the earlier", "[exclusion]") {
   CHECK(excluded({}, {"a", "b"}).empty());
   CHECK(excluded({apart("a", "b")}, {"a", "b", "c"}) == Names{"b"});
   CHECK(excluded({apart("a", "b")}, {"b", "a", "c"}) == Names{"a"});       // by rank, not by name
@@ -62,7 +62,7 @@ TEST_CASE("an exclusion that holds is never dropped when the list is full; one t
   CHECK(exclusions.exclude(name(7), 1, "why", {}, now) == exclusion_least);
 }
 
-TEST_CASE("a node is kept out for longer each time, and what is long ago is forgotten", "[exclusion]") {
+TEST_CASE("a node is excluded for longer each time, and what is long ago is forgotten", "[exclusion]") {
   Exclusions exclusions;
   const NodeId node{"n"};
   Instant now{1h};
@@ -108,7 +108,7 @@ TEST_CASE("two members that cannot reach each other: the job goes on without one
   CHECK(bench.last<World>(bench.a)->restarts.used == 0);
   CHECK_THAT(bench.last<World>(bench.a)->cause, Contains("nodes b and c cannot reach each other"));
   bench.pass(1s);
-  CHECK_THAT(bench.last<Waiting>(bench.c)->why, Contains("this node is kept out: it and b cannot reach each other; it is tried again in"));
+  CHECK_THAT(bench.last<Waiting>(bench.c)->why, Contains("this node is excluded: it and b cannot reach each other; it is tried again in"));
 
   SECTION("and is tried again, each time later") {
     bench.pass(28s);
@@ -141,7 +141,7 @@ TEST_CASE("two members that cannot reach each other: the job goes on without one
   }
 }
 
-TEST_CASE("whoever is cut off from most is kept out, and the coordinator's own node last", "[round]") {
+TEST_CASE("whoever is cut off from most is excluded, and the coordinator's own node last", "[round]") {
   SECTION("one from all others") {
     Three bench;
     bench.cannot_reach(bench.b, 2, 0);
@@ -158,7 +158,7 @@ TEST_CASE("whoever is cut off from most is kept out, and the coordinator's own n
   }
 }
 
-TEST_CASE("a node that is kept out comes back when its partner is kept out for another one", "[round]") {
+TEST_CASE("a node that is excluded comes back when its partner is excluded for another one", "[round]") {
   RoundBench bench{{.nodes_min = 2, .nodes_max = 4}};
   const auto a = bench.join("a"), b = bench.join("b"), c = bench.join("c"), d = bench.join("d");
   REQUIRE(bench.world(a) == "a b c d");
@@ -177,7 +177,7 @@ TEST_CASE("a node that is kept out comes back when its partner is kept out for a
     acknowledge("abd");
     CHECK(bench.world(a) == "a d c");
     bench.pass(1s);
-    CHECK_THAT(bench.last<Waiting>(b)->why, Contains("this node is kept out: it and a, c cannot reach each other"));
+    CHECK_THAT(bench.last<Waiting>(b)->why, Contains("this node is excluded: it and a, c cannot reach each other"));
   }
   SECTION("but not when two others are cut from each other") {
     bench.say(d, PeerUnreachable{bench.generation(), 4, 0, true, "no answer"});
@@ -216,7 +216,7 @@ TEST_CASE("a spare takes the place of one of two that cannot reach each other", 
   CHECK(bench.world(d) == "a b d");
 }
 
-TEST_CASE("a peer whose node is silent here too is lost, not kept out", "[round]") {
+TEST_CASE("a peer whose node is silent here too is lost, not excluded", "[round]") {
   Three bench;
   bench.silent.insert(bench.c);
   bench.pass(1s);

@@ -96,7 +96,7 @@ TEST_CASE("an excluded node is taken where the others are fewer than the minimum
   bench.pass(300ms);
   bench.acknowledge(bench.a, "a");
   CHECK_THAT(bench.said.back(),
-             Contains("1 of at least 2 nodes are here: node c, which is excluded, is taken in 1 s, unless another comes before"));
+             Contains("1 of at least 2 nodes are here. Excluded node c is admitted in 1 s unless another node joins first"));
   CHECK(bench.begun.size() == begun);
   SECTION("not at once: the one that is missing may be on its way back") {
     bench.b = bench.join("b", 2);
@@ -156,7 +156,7 @@ TEST_CASE("a failure before the first session waits until it is known whether th
   CHECK(bench.count<Revoke>(a) == 0);
   // What failed is told at once.
   CHECK_THAT(bench.said.back(),
-             Contains("worker 4 of node c ended by exit code 127, and no restart is left for a plain program; for up to 10 s"));
+             Contains("worker 4 of node c ended by exit code 127. A program that is not a Job has no restart left. Waiting up to 10 s"));
   for (const auto& stream : {a, b, c}) CHECK_THAT(bench.last<Waiting>(stream)->why, Contains("worker 4 of node c ended by exit code 127"));
   SECTION("a worker of theirs says so: it costs no restart") {
     bench.pass(1s);

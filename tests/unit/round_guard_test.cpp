@@ -82,7 +82,7 @@ TEST_CASE("a guard that is late says nothing of the agent that its node has by t
 TEST_CASE("who waits for the name of an agent that was killed has it at once", "[round]") {
   Pair bench;
   const auto b = bench.join("b", 2);
-  CHECK_THAT(bench.last<Waiting>(b)->why, Contains("this one is let in once that is silent or gone"));
+  CHECK_THAT(bench.last<Waiting>(b)->why, Contains("This one is admitted when that one is silent or gone"));
   bench.feed(GuardSaid{ended(bench, "b")});
   bench.break_stream(bench.b);
   bench.acknowledge(bench.a, "a");

@@ -175,7 +175,7 @@ TEST_CASE("a name is free when the node that had it leaves", "[round]") {
 TEST_CASE("a process that joins under the name of a live node does not replace it, and learns nothing of the generation", "[round]") {
   Pair bench;
   const auto stranger = bench.join("b", 2);
-  CHECK_THAT(bench.last<Waiting>(stranger)->why, Contains("this one is let in once that is silent or gone"));
+  CHECK_THAT(bench.last<Waiting>(stranger)->why, Contains("This one is admitted when that one is silent or gone"));
   CHECK(bench.count<Refused>(stranger) == 0);
   SECTION("it is refused when the node has proven that it lives") {
     bench.pass(6s);

@@ -28,8 +28,8 @@ std::optional<std::string> device_doubt(const std::vector<Aux>& aux, Device now)
       at == aux.end() ? host : std::string_view{reinterpret_cast<const char*>(at->bytes.data()), at->bytes.size()};
   if (then == kind_of(now)) return std::nullopt;
   return fmt::format(
-      "the checkpoint's last steps were computed on {}, and this job goes on on {}: that is another numeric class. elrun's own sums and updates have the same bits on both; "
-      "whether the program's have, only the program can know, and where they have not the run is no longer bit-identical to one that stays on {}",
+      "the checkpoint's last steps were computed on {}; the job now runs on {}. elrun's own arithmetic has the same bits on both. The program's may not: then the run is no "
+      "longer bit-identical to one that stays on {}",
       then, kind_of(now), then);
 }
 

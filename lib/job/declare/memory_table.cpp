@@ -255,9 +255,11 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
                                 weights_in_bf16(layout), plan.leaves == DType::f32 ? "" : ", leaves in bf16",
                                 slots_line(plan.slots(), world), one_node ? "" : fmt::format(", {} to a node", ranks_per_node));
   if (const std::string warning = efficiency_warning(plan.slots(), world); !warning.empty()) out += "warning: " + warning + "\n";
-  out += fmt::format(
-      "{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}   bytes of the rank that holds most, what a loss takes beside that for a moment, and of the one that sends most in a step\n",
-      "placement", "parameters", "gradients", "optimizer", "exchange", "in use", "all", "cut anew", "sent");
+  out +=
+      "parameters to all: bytes of the rank that holds most; exchange: where sums of other ranks arrive; in use: of the largest unit\n"
+      "cut anew: bytes that a rank takes beside these for a moment, when a loss changes the shards; sent: in a step, by the rank that sends most\n";
+  out += fmt::format("{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "placement", "parameters", "gradients", "optimizer",
+                     "exchange", "in use", "all", "cut anew", "sent");
   std::vector<Placement> placements{zero(0), zero(1), zero(2), zero(3)};
   if (!one_node)
     for (const int stage : {2, 3}) placements.push_back(hybrid(zero(stage)));

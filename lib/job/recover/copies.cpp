@@ -34,7 +34,7 @@ std::optional<CopiesLine> copies_line(std::span<const MemberStatus> statuses, st
       true,
       fmt::format(
           "{}: {} on one node now ({}): the loss of that node goes back to the last checkpoint, or to the beginning where there is none. "
-          "Workers of another node mend that",
+          "Start a worker on another node to get a second copy there",
           placement, statuses.size() == 1 ? "the only copy of each shard is" : "both copies of each shard are", statuses.front().node)};
 }
 

@@ -107,9 +107,9 @@ std::optional<std::string> going_back_line(std::span<const MemberStatus> statuse
   who.resize(std::min(who.size(), most));
   const std::uint64_t again = settled.known_step - settled.newest_step;
   return fmt::format(
-      "{}{} had the state of {} decided steps, of which other parts are gone with the workers that held them: all go on from {} decided steps, the newest state "
-      "of which all parts are here; {} {} done again",
-      fmt::join(who, ", "), more, settled.known_step, settled.newest_step, again, again == 1 ? "step is" : "steps are");
+      "{}{} {} at step {}, but parts of that state were lost with other workers. All continue from step {}, the newest complete state. {} repeated",
+      fmt::join(who, ", "), more, who.size() == 1 ? "is" : "are", settled.known_step, settled.newest_step,
+      again == 1 ? "1 step is" : fmt::format("{} steps are", again));
 }
 
 Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint64_t newest_step) {

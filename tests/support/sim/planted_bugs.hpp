@@ -85,9 +85,9 @@
 
 // Of two nodes that are cut from each other, which only the worlds of `--cut` have.
 #define ELRUN_SIM_CUT_BUGS(bug)                                                                                                     \
-  bug(both_of_a_pair_are_kept_out, "of two nodes that cannot reach each other neither is in the next world")                        \
-      bug(a_third_is_kept_out, "the last member is kept out in the place of one that cannot reach another")                         \
-          bug(kept_out_for_good, "a node that was kept out is never tried again")                                                   \
+  bug(both_of_a_pair_are_excluded, "of two nodes that cannot reach each other neither is in the next world")                        \
+      bug(a_third_is_excluded, "the last member is excluded in the place of one that cannot reach another")                         \
+          bug(excluded_for_good, "a node that was excluded is never tried again")                                                   \
               bug(cut_costs_a_restart, "two nodes that cannot reach each other cost a restart, although one of them can be spared") \
                   bug(unreachable_is_not_told, "an agent does not tell the coordinator which peer its worker cannot reach")
 

@@ -229,7 +229,7 @@ Profile cut_profile_of(std::uint64_t seed, std::uint32_t nodes_max, bool job) {
   }
   // In a job as long as these, nodes that run stay with a coordinator that thaws, for ever so long, and newcomers wait where its name leads.
   std::erase(p.faults, FaultKind::coordinator_replaced);
-  // Longer than the last cut, and than whoever was kept out stays out.
+  // Longer than the last cut, and than whoever was excluded stays so.
   if (job) p.job.plan.steps = 40 + rng.below(40), p.step = Duration{1s} * 6 / static_cast<std::int64_t>(p.job.plan.slots());
   else p.step = 1s, p.steps = 300;
   if (job) p.steps = p.job.plan.steps * p.job.plan.slots();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file Where nothing goes wrong but that pairs of nodes are cut from each other: the job goes on within a minute without one of
-/// each pair at most, nobody else is kept out, it costs nothing, and whoever was kept out comes back once the cut is mended.
+/// each pair at most, nobody else is excluded, it costs nothing, and whoever was excluded comes back once the cut is mended.
 
 #include <algorithm>
 #include <set>
@@ -70,7 +70,7 @@ struct CutsCostOne {
     if (report.now - mended_ <= back_within) return;
     for (const NodeId& node : looked.alive)
       if (!running_.empty() && !running_.contains(node))
-        report.violate(name, fmt::format("{} s after all cuts were mended {} is still kept out", back_within / 1s, node.value()));
+        report.violate(name, fmt::format("{} s after all cuts were mended {} is still excluded", back_within / 1s, node.value()));
   }
 
  private:

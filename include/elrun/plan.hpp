@@ -14,7 +14,7 @@
 namespace elrun::inline v0 {
 
 /// How a state lies in the world: across the nodes, and inside of each.
-enum class Spread : std::uint8_t {
+enum class Sharding : std::uint8_t {
   replicated,       ///< Whole on every rank.
   sharded,          ///< Cut into one shard per rank of the world.
   sharded_in_node,  ///< Replicated across nodes: each has all of it, cut into one shard per rank of that node.
@@ -33,24 +33,24 @@ enum class Exchange : std::uint8_t {
 /// parameter models", SC'20) are rows of this table. It never changes a bit of the result.
 /// What is frozen is whole on every rank.
 struct Placement {
-  Spread parameters = Spread::replicated;
-  Spread gradients = Spread::replicated;
-  Spread optimizer = Spread::replicated;
+  Sharding parameters = Sharding::replicated;
+  Sharding gradients = Sharding::replicated;
+  Sharding optimizer = Sharding::replicated;
   Exchange exchange = Exchange::automatic;
   friend constexpr bool operator==(const Placement&, const Placement&) = default;
 };
 
 /// zero(0): all replicated. zero(1): optimizer sharded. zero(2): gradients too. zero(3): parameters too.
 [[nodiscard]] constexpr Placement zero(int stage, Exchange exchange = Exchange::automatic) {
-  return {stage >= 3 ? Spread::sharded : Spread::replicated, stage >= 2 ? Spread::sharded : Spread::replicated,
-          stage >= 1 ? Spread::sharded : Spread::replicated, exchange};
+  return {stage >= 3 ? Sharding::sharded : Sharding::replicated, stage >= 2 ? Sharding::sharded : Sharding::replicated,
+          stage >= 1 ? Sharding::sharded : Sharding::replicated, exchange};
 }
 
 /// A stage inside of each node, replicated across them: more memory than the stage alone, but weights come from the own
 /// node, and what is lost with a node is still on another. In a world of one node it is the stage alone.
 [[nodiscard]] constexpr Placement hybrid(Placement stage) {
-  for (Spread* spread : {&stage.parameters, &stage.gradients, &stage.optimizer})
-    if (*spread == Spread::sharded) *spread = Spread::sharded_in_node;
+  for (Sharding* sharding : {&stage.parameters, &stage.gradients, &stage.optimizer})
+    if (*sharding == Sharding::sharded) *sharding = Sharding::sharded_in_node;
   return stage;
 }
 
@@ -60,8 +60,8 @@ struct Placement {
 /// apart in the order of ranks, which goes by node, rack and zone. A node with more than half of all ranks holds one copy, and all other ranks
 /// share the other one: that may be more than 2/W of it for each of them.
 [[nodiscard]] constexpr Placement mirrored(Placement stage) {
-  for (Spread* spread : {&stage.parameters, &stage.gradients, &stage.optimizer})
-    if (*spread == Spread::sharded) *spread = Spread::mirrored;
+  for (Sharding* sharding : {&stage.parameters, &stage.gradients, &stage.optimizer})
+    if (*sharding == Sharding::sharded) *sharding = Sharding::mirrored;
   return stage;
 }
 

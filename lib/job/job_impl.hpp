@@ -125,7 +125,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void show_memory() const;
   [[nodiscard]] GradientReducer::Exchanges choose_exchanges();
   [[nodiscard]] const Plan& plan() const { return declared.plan(); }
-  [[nodiscard]] bool gathers() const { return plan().placement.parameters != Spread::replicated; }
+  [[nodiscard]] bool gathers() const { return plan().placement.parameters != Sharding::replicated; }
   [[nodiscard]] bool streams() const { return reducer_.is_per_slot(); }
   [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return reducer_.my_slots(); }
   void take_host_state(const std::vector<Aux>& aux);

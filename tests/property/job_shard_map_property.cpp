@@ -48,8 +48,8 @@ void any_world(Rng& rng) {
   const Layout layout = any_layout(rng);
   const auto nodes = any_nodes(rng);
   const auto world = static_cast<std::uint32_t>(nodes.size());
-  for (const Spread spread : {Spread::replicated, Spread::sharded, Spread::sharded_in_node, Spread::mirrored}) {
-    const ShardMap h = shard_map(spread, nodes);
+  for (const Sharding sharding : {Sharding::replicated, Sharding::sharded, Sharding::sharded_in_node, Sharding::mirrored}) {
+    const ShardMap h = shard_map(sharding, nodes);
     std::vector<std::vector<Piece>> held, folded, counts;
     for (std::uint32_t r = 0; r < world; ++r) {
       held.push_back(pieces(layout, h.cuts[r]));
@@ -86,10 +86,10 @@ void any_world(Rng& rng) {
     }
     for (std::uint32_t r = 0; r < world; ++r)
       for (std::uint32_t other = 0; other < world; ++other)
-        if (spread == Spread::sharded_in_node) CHECK((h.copies[r] == h.copies[other]) == (nodes[r] == nodes[other]));
+        if (sharding == Sharding::sharded_in_node) CHECK((h.copies[r] == h.copies[other]) == (nodes[r] == nodes[other]));
   }
   if (std::ranges::all_of(nodes, [&](std::uint32_t n) { return n == nodes[0]; }))
-    CHECK(shard_map(Spread::sharded_in_node, nodes).cuts == shard_map(Spread::sharded, nodes).cuts);
+    CHECK(shard_map(Sharding::sharded_in_node, nodes).cuts == shard_map(Sharding::sharded, nodes).cuts);
 }
 
 /// Members of several worlds, of which some are no more.
@@ -97,7 +97,7 @@ void any_remains(Rng& rng) {
   const Layout layout = any_layout(rng);
   std::vector<std::optional<Cut>> held;
   for (std::uint64_t world = 0; world < 1 + rng.below(3); ++world) {
-    const ShardMap h = shard_map(static_cast<Spread>(rng.below(4)), any_nodes(rng));
+    const ShardMap h = shard_map(static_cast<Sharding>(rng.below(4)), any_nodes(rng));
     for (const Cut& cut : h.cuts)
       if (rng.chance(0.7)) held.push_back(rng.chance(0.9) ? std::optional{cut} : std::nullopt);
   }
@@ -168,7 +168,7 @@ bool is_complete(const Layout& layout, const ShardMap& h, const auto& is_left) {
 }
 
 void check_mirrors(const Layout& layout, const std::vector<std::uint32_t>& nodes) {
-  const ShardMap h = shard_map(Spread::mirrored, nodes);
+  const ShardMap h = shard_map(Sharding::mirrored, nodes);
   const std::uint32_t world = h.world();
   std::vector<std::uint32_t> sizes(world);
   for (const std::uint32_t n : nodes) ++sizes[n];
@@ -226,7 +226,7 @@ TEST_CASE("the two holders are in two racks and zones where none has more than h
   std::vector<std::uint32_t> nodes(24);
   for (std::uint32_t r = 0; r < nodes.size(); ++r) nodes[r] = r / 2;
   const Layout layout = two_unequal_units();
-  const ShardMap h = shard_map(Spread::mirrored, nodes);
+  const ShardMap h = shard_map(Sharding::mirrored, nodes);
   for (std::uint32_t zone = 0; zone < 3; ++zone) CHECK(is_complete(layout, h, [&](std::uint32_t r) { return r / 8 != zone; }));
 }
 
@@ -284,7 +284,7 @@ TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
 
 TEST_CASE("a rank folds what it holds where nodes are alike, so that only the others' part of its shard comes to it", "[job]") {
   const Layout layout = lay_out({{"a", {{"w", DType::f32, {8 * 1024}, {}}}}, {"b", {{"w", DType::f32, {16 * 1024}, {}}}}});
-  const ShardMap h = shard_map(Spread::sharded_in_node, std::vector<std::uint32_t>{0, 0, 1, 1});
+  const ShardMap h = shard_map(Sharding::sharded_in_node, std::vector<std::uint32_t>{0, 0, 1, 1});
   for (std::uint32_t r = 0; r < 4; ++r) {
     const auto own = common(pieces(layout, h.folds[r]), pieces(layout, h.cuts[r]));
     std::uint64_t size = 0;

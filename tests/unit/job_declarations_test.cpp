@@ -80,7 +80,7 @@ TEST_CASE("what does not fit into the machine is told with the largest tensor, a
   const Plan plan = small_plan();
   const std::vector<UnitSpec> units{{"u", {{"small", DType::f32, {10}, {}}, {"large", DType::f32, {4096}, {}}}}};
   const Layout layout = lay_out(units);
-  const ShardMap shards = shard_map(Spread::replicated, std::vector<std::uint32_t>{0});
+  const ShardMap shards = shard_map(Sharding::replicated, std::vector<std::uint32_t>{0});
   const std::uint64_t needs = bytes_by_rank(layout, plan.placement, shards, plan.optimizer, 4)[0].all();
   CHECK_FALSE(exceeds_machine(plan, units, layout, shards, 0, needs).has_value());
   const auto why = exceeds_machine(plan, units, layout, shards, 0, needs - 1);

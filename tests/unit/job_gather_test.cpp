@@ -64,7 +64,7 @@ struct Gatherer {
   SharedBuffers buffers;
   Declarations declared;
   std::vector<UnitState*> units;
-  ShardMap shards = one_node(Spread::sharded, world.size());
+  ShardMap shards = one_node(Sharding::sharded, world.size());
   ModelState state;
   GradientReducer reducer;
   InitialValues initial{2};

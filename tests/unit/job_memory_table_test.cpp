@@ -126,7 +126,7 @@ TEST_CASE("what is worked out for gradients and exchange is what is allocated, i
         const auto told = bytes_by_rank(layout, zero(0), Optimizer::sgd, slots, world, world, reduce, leaves);
         for (std::uint32_t r = 0; r < world; ++r) {
           const Gradients gradients{
-              layout, assign_slots(slots, world), shard_map(Spread::replicated, std::vector<std::uint32_t>(world)), r, reduce, leaves};
+              layout, assign_slots(slots, world), shard_map(Sharding::replicated, std::vector<std::uint32_t>(world)), r, reduce, leaves};
           CAPTURE(slots, world, r);
           CHECK(told[r].gradients == gradients.buffers() * layout.gradients * sizeof(float));
           CHECK(told[r].exchange == gradients.exchange_bytes());

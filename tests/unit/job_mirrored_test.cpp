@@ -28,7 +28,7 @@ std::uint64_t bytes_sent(const Placement& placement, const Nodes& nodes, std::ui
         Unit unit = job.unit("u");
         const auto w = unit.tensor<float>("w", {64 * granule});
         job.seal();
-        if (!job.restore() && placement.parameters == Spread::replicated) {
+        if (!job.restore() && placement.parameters == Sharding::replicated) {
           const auto scope = unit.use();
           std::ranges::fill(w.span(), 0.5f);
         }
@@ -348,7 +348,7 @@ TEST_CASE("what mirrored placements take and send is worked out before anything 
   for (const RankBytes& told : of(mirrored(zero(1)), 8, 4)) CHECK(told.optimizer == 2 * of(zero(1), 8, 4)[0].optimizer);
 
   Plan plan = mirrored_plan(1);
-  const auto line = [&](const Nodes& nodes) { return mirroring_line(plan, layout, shard_map(Spread::mirrored, nodes), nodes).value(); };
+  const auto line = [&](const Nodes& nodes) { return mirroring_line(plan, layout, shard_map(Sharding::mirrored, nodes), nodes).value(); };
   CHECK(line({0}).find("holds the only copy; once it is lost, the job goes back to a checkpoint") != std::string::npos);
   CHECK(line({0, 1}).find("two workers hold everything each, as replicated state") != std::string::npos);
   CHECK(line({0, 0, 0, 0}).find("no decided step is lost with one worker; all are on one node, which has both copies") !=
@@ -356,7 +356,7 @@ TEST_CASE("what mirrored placements take and send is worked out before anything 
   INFO(line({0, 0, 1, 1}));
   CHECK(line({0, 0, 1, 1}).find("no decided step is lost with one worker or one node. Memory per rank: ") != std::string::npos);
   plan.placement = hybrid(zero(1));
-  CHECK_FALSE(mirroring_line(plan, layout, shard_map(Spread::sharded_in_node, Nodes{0, 0}), Nodes{0, 0}).has_value());
+  CHECK_FALSE(mirroring_line(plan, layout, shard_map(Sharding::sharded_in_node, Nodes{0, 0}), Nodes{0, 0}).has_value());
   const std::string table = memory_table(toy_plan(0), units, 3, 0);
   for (const int stage : {1, 2, 3}) CHECK(table.find(fmt::format("\nmirrored(zero({})) ", stage)) != std::string::npos);
   CHECK(memory_table(toy_plan(0), units, 1, 0).find("mirrored") == std::string::npos);
@@ -372,7 +372,7 @@ TEST_CASE("the job sends what the table says", "[job][mirrored][memory]") {
       constexpr std::uint64_t slots = 6;
       const Layout layout = lay_out({{"u", {{"w", DType::f32, {64 * granule}, {}}}}});
       std::uint64_t told = 0;
-      const bool trains = placement.parameters == Spread::replicated;  // else each slot uses the weights, as often as the program likes
+      const bool trains = placement.parameters == Sharding::replicated;  // else each slot uses the weights, as often as the program likes
       for (RankSends s : sends_by_rank(layout, placement, shard_map(placement.optimizer, nodes), slots)) {
         if (!trains) s.weights = 0;
         told += s.all();

@@ -351,7 +351,7 @@ TEST_CASE("pages of a unit come from the state's memory and go back to it", "[me
   CountingMemory memory;
   SharedBuffers buffers{{}, quiet(), memory};
   ModelState state{lay_out(two_units()), zero(3), Optimizer::sgd, buffers};
-  const ShardMap shards = one_node(Spread::sharded, 2);
+  const ShardMap shards = one_node(Sharding::sharded, 2);
   state.plan_world(shards, 0, Space::shard);
   state.allocate(shards.cuts[0]);
   const int holds = memory.holds, returns = memory.returns;

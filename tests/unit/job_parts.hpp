@@ -26,7 +26,7 @@ inline const Log& quiet() {
   return log;
 }
 inline SharedBuffers private_memory(Memory& memory = host_memory()) { return SharedBuffers{{}, quiet(), memory}; }
-inline ShardMap one_node(Spread spread, std::uint32_t world) { return shard_map(spread, std::vector<std::uint32_t>(world)); }
+inline ShardMap one_node(Sharding sharding, std::uint32_t world) { return shard_map(sharding, std::vector<std::uint32_t>(world)); }
 
 /// Calls `part` in a thread for each rank, with a world whose exchanges are in memory.
 inline void in_world(std::uint32_t size, const std::function<void(JobWorld&, std::uint32_t rank)>& part) {

@@ -44,7 +44,7 @@ TEST_CASE("every stage has both evaluations, and sharded gradients travel in eve
 
 TEST_CASE("all problems of plan and options are told at once", "[job]") {
   Plan p;
-  p.global_batch = 7, p.micro_batch = 2, p.placement.parameters = Spread::sharded;
+  p.global_batch = 7, p.micro_batch = 2, p.placement.parameters = Sharding::sharded;
   CHECK(problems(p, {.directory = "", .every = 5, .keep = 1}).size() == 6);  // divisor, samples, steps, placement, keep, every
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {
   CHECK(broken([](Plan& p) { p.global_batch = 1 << 20, p.micro_batch = 1; }).size() == 1);
   CHECK(broken([](Plan& p) { p.samples = 0; }).size() == 1);
   CHECK(broken([](Plan& p) { p.steps = std::uint64_t{1} << 61; }).size() == 1);
-  CHECK(broken([](Plan& p) { p.placement = zero(3), p.placement.optimizer = Spread::replicated; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.placement = zero(3), p.placement.optimizer = Sharding::replicated; }).size() == 1);
   CHECK(broken([](Plan& p) { p.placement.exchange = static_cast<Exchange>(9); }).size() == 1);
   CHECK(broken([](Plan& p) { p.reduce = static_cast<Reduce>(9); }).size() == 1);
   CHECK(broken([](Plan& p) { p.reduce = Reduce::fast, p.placement = zero(2); }).size() == 1);
@@ -68,7 +68,7 @@ TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {
   CHECK(broken([](Plan& p) { p.leaves = DType::bf16; }).empty());
   CHECK(broken([](Plan& p) { p.leaves = DType::f64; }).size() == 1);
   CHECK(broken([](Plan& p) { p.leaves = DType::bf16, p.reduce = Reduce::fast; }).size() == 1);
-  CHECK(broken([](Plan& p) { p.placement.parameters = Spread::sharded; }).size() == 1);
+  CHECK(broken([](Plan& p) { p.placement.parameters = Sharding::sharded; }).size() == 1);
   CHECK(broken([](Plan& p) { p.numeric = "two\nlines"; }).size() == 1);
   CHECK(broken([](Plan& p) { p.optimizer = static_cast<Optimizer>(9); }).size() == 1);
 }

@@ -37,7 +37,7 @@ std::vector<std::string> after_share(const std::vector<MemberStatus>& statuses,
                                      const std::function<void(GenerationRecovery&, JobWorld&, std::uint32_t)>& then) {
   return after_gather(statuses, [&](GenerationRecovery& recovery, JobWorld& world, std::uint32_t rank) {
     recovery.end_settling(true);
-    (void)recovery.plan_transfer(lay_out(two_units()), one_node(Spread::replicated, world.size()));
+    (void)recovery.plan_transfer(lay_out(two_units()), one_node(Sharding::replicated, world.size()));
     recovery.share(world.membership());
     then(recovery, world, rank);
   });
@@ -51,7 +51,7 @@ TEST_CASE("the stages of a recovery follow each other, and a new generation begi
     right += recovery.stage() == Stage::joining;
     recovery.end_settling(true);
     right += recovery.stage() == Stage::settled && recovery.settled().newest_step == 5;
-    const StateTransfer& transfer = recovery.plan_transfer(lay_out(two_units()), one_node(Spread::replicated, world.size()));
+    const StateTransfer& transfer = recovery.plan_transfer(lay_out(two_units()), one_node(Sharding::replicated, world.size()));
     right += transfer.complete && transfer.newcomers == std::vector{false, true} && recovery.giver().knowledge.applied == 5;
     recovery.share(world.membership());
     right += recovery.stage() == Stage::shared && !recovery.is_ready();

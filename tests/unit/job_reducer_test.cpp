@@ -21,7 +21,7 @@ struct Reduced {
   friend bool operator==(const Reduced&, const Reduced&) = default;
 };
 
-Reduced reduce(std::uint32_t world_size, Spread spread, GradientReducer::Exchanges exchanges, DType leaves,
+Reduced reduce(std::uint32_t world_size, Sharding sharding, GradientReducer::Exchanges exchanges, DType leaves,
                Memory& memory = host_memory()) {
   const Layout layout = lay_out(two_units());
   Reduced out;
@@ -30,7 +30,7 @@ Reduced reduce(std::uint32_t world_size, Spread spread, GradientReducer::Exchang
   std::vector<std::span<const float>> views(world_size);
   in_world(world_size, [&](JobWorld& world, std::uint32_t rank) {
     SharedBuffers buffers = private_memory(memory);
-    const ShardMap shards = one_node(spread, world_size);
+    const ShardMap shards = one_node(sharding, world_size);
     GradientReducer reducer{layout, shards, rank, slot_count, exchanges, Reduce::exact, leaves, buffers};
     reducer.begin_step();
     for (std::size_t phase = 0; phase < reducer.slots_of_busiest(); ++phase) {
@@ -72,16 +72,16 @@ Reduced reduce(std::uint32_t world_size, Spread spread, GradientReducer::Exchang
 
 TEST_CASE("both evaluations of the tree give the same gradient and the same norm, in any world", "[reducer]") {
   for (const DType leaves : {DType::f32, DType::bf16}) {
-    const Reduced expected = reduce(1, Spread::replicated, GradientReducer::Exchanges::per_step, leaves);
+    const Reduced expected = reduce(1, Sharding::replicated, GradientReducer::Exchanges::per_step, leaves);
     CHECK(expected.elements.size() == lay_out(two_units()).gradients);
     CHECK(expected.squares > 0);
     for (const std::uint32_t world : {1u, 2u, 3u, 4u})
-      for (const Spread spread : {Spread::replicated, Spread::sharded})
+      for (const Sharding sharding : {Sharding::replicated, Sharding::sharded})
         for (const auto exchanges : {GradientReducer::Exchanges::per_step, GradientReducer::Exchanges::per_slot}) {
           for (Memory* memory : both_memories()) {
-            CAPTURE(world, spread == Spread::sharded, exchanges == GradientReducer::Exchanges::per_slot, leaves == DType::bf16,
+            CAPTURE(world, sharding == Sharding::sharded, exchanges == GradientReducer::Exchanges::per_slot, leaves == DType::bf16,
                     memory == &host_memory());
-            CHECK(reduce(world, spread, exchanges, leaves, *memory) == expected);
+            CHECK(reduce(world, sharding, exchanges, leaves, *memory) == expected);
           }
         }
   }
@@ -92,7 +92,7 @@ TEST_CASE("every slot is some rank's, whichever the evaluation", "[reducer]") {
   for (const auto exchanges : {GradientReducer::Exchanges::per_step, GradientReducer::Exchanges::per_slot})
     for (const std::uint32_t world : {1u, 4u, 8u}) {
       const GradientReducer reducer{
-          lay_out(two_units()), one_node(Spread::sharded, world), 0, slot_count, exchanges, Reduce::exact, DType::f32, buffers};
+          lay_out(two_units()), one_node(Sharding::sharded, world), 0, slot_count, exchanges, Reduce::exact, DType::f32, buffers};
       std::vector<std::uint32_t> all;
       for (const auto& of_rank : reducer.slots_by_rank()) all.insert(all.end(), of_rank.begin(), of_rank.end());
       std::ranges::sort(all);

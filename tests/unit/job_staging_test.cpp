@@ -210,7 +210,7 @@ TEST_CASE("a save that failed is told of once in a generation, and in the next o
                      .readers = 0};
   JobWorld world{session, {}};
   SharedBuffers buffers = private_memory();
-  const ShardMap shards = one_node(Spread::replicated, 1);
+  const ShardMap shards = one_node(Sharding::replicated, 1);
   ModelState state{lay_out(two_units()), zero(0), Optimizer::adamw, buffers};
   state.plan_world(shards, 0, Space::gradients);
   state.allocate(shards.cuts[0]);

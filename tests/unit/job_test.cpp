@@ -24,7 +24,7 @@ Failure failure_of(const std::function<void(Job&)>& program) {
 TEST_CASE("a wrong configuration ends with 78 and all problems at once", "[job]") {
   const Failure f = failure_of([](Job& job) {
     Plan p = toy_plan(0);
-    p.placement.gradients = Spread::sharded;
+    p.placement.gradients = Sharding::sharded;
     p.micro_batch = 5;
     job.configure(p, {.every = 3});
   });

@@ -63,7 +63,7 @@ struct Saving {
   Absence absence{clock, session, world};
   Departure departure{session};
   SharedBuffers buffers = private_memory();
-  ShardMap shards = one_node(Spread::replicated, 1);
+  ShardMap shards = one_node(Sharding::replicated, 1);
   ModelState state{lay_out(two_units()), zero(0), Optimizer::adamw, buffers};
   JobSaves saves{host, world, absence, departure};
 };

@@ -12,7 +12,7 @@ void Job::Impl::audit(double probability) {
   if (!(probability >= 0 && probability <= 1)) throw Error{invalid(fmt::format("audit({}): a probability is from 0 to 1", probability))};
   constexpr std::string_view whole =
       "audit is for zero(0) and zero(1) that exchange gradients once per step, for it compares whole gradients";
-  if (gathers() || plan().placement.gradients != Spread::replicated)
+  if (gathers() || plan().placement.gradients != Sharding::replicated)
     throw Error{invalid(fmt::format("{}: with {} no rank has one", whole, *name_of(plan().placement)))};
   if (exchanges_per_slot(plan().placement))
     throw Error{invalid(fmt::format(

@@ -12,12 +12,12 @@ namespace {
 
 constexpr std::size_t lines_told = 5;  // of each side: a model of another width differs in all of its lines
 
-const char* word(Spread spread) {
-  switch (spread) {
-    case Spread::replicated: return "replicated";
-    case Spread::sharded: return "sharded";
-    case Spread::sharded_in_node: return "sharded in each node";
-    case Spread::mirrored: return "mirrored";
+const char* word(Sharding sharding) {
+  switch (sharding) {
+    case Sharding::replicated: return "replicated";
+    case Sharding::sharded: return "sharded";
+    case Sharding::sharded_in_node: return "sharded in each node";
+    case Sharding::mirrored: return "mirrored";
   }
   return "unknown";
 }

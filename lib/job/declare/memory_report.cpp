@@ -29,16 +29,16 @@ std::optional<std::string> exceeds_machine(const Plan& plan, const std::vector<U
 
 std::optional<std::string> mirroring_line(const Plan& plan, const Layout& layout, const ShardMap& shards,
                                           std::span<const std::uint32_t> nodes) {
-  if (plan.placement.optimizer != Spread::mirrored) return std::nullopt;
+  if (plan.placement.optimizer != Sharding::mirrored) return std::nullopt;
   const std::uint32_t world = shards.world();
   const std::string name = *name_of(plan.placement);
   if (world == 1) return fmt::format("{}: one worker holds the only copy; once it is lost, the job goes back to a checkpoint", name);
   const bool apart = std::ranges::any_of(nodes, [&](std::uint32_t n) { return n != nodes[0]; });
   const Placement placement = choose_exchange(plan, layout, shards).placement;
   Placement plain = placement;
-  for (Spread* spread : {&plain.parameters, &plain.gradients, &plain.optimizer})
-    if (*spread == Spread::mirrored) *spread = Spread::sharded;
-  const ShardMap cut = shard_map(Spread::sharded, nodes);
+  for (Sharding* sharding : {&plain.parameters, &plain.gradients, &plain.optimizer})
+    if (*sharding == Sharding::mirrored) *sharding = Sharding::sharded;
+  const ShardMap cut = shard_map(Sharding::sharded, nodes);
   const auto slots = static_cast<std::uint32_t>(plan.slots());
   const auto most = [&](const auto& ranks) { return std::ranges::max(ranks, {}, [](const auto& r) { return r.all(); }).all(); };
   const auto holds = [&](const Placement& p, const ShardMap& map) {
@@ -46,7 +46,7 @@ std::optional<std::string> mirroring_line(const Plan& plan, const Layout& layout
   };
   const auto sends = [&](const Placement& p, const ShardMap& map) {
     auto ranks = sends_by_rank(layout, p, map, slots, plan.reduce, plan.leaves);
-    if (p.parameters != Spread::replicated)  // weights are as often as the program uses them
+    if (p.parameters != Sharding::replicated)  // weights are as often as the program uses them
       for (RankSends& r : ranks) r.weights = 0;
     return most(ranks);
   };
@@ -65,7 +65,7 @@ std::string memory_line(const Plan& plan, const std::vector<UnitSpec>& units, co
   for (const UnitSpec& unit : units)
     for (const TensorSpec& t : unit.tensors) parameters += element_count(t.shape);
   for (const UnitLayout& unit : layout.units) largest = std::max(largest, unit.trainable * sizeof(float));
-  const bool gathers = plan.placement.parameters != Spread::replicated;
+  const bool gathers = plan.placement.parameters != Sharding::replicated;
   const bool overlaps = plan.overlap && (gathers || holds.per_slot) && world > 1;
   const std::string_view in_use = overlaps ? "two units in use or on their way" : "the units in use";
   const RankBytes& bytes = holds.bytes;

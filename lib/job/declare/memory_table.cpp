@@ -105,7 +105,7 @@ std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& plac
 std::vector<RankBytes> bytes_by_rank(const Layout& layout, const Placement& placement, const ShardMap& shards, Optimizer optimizer,
                                      std::uint32_t slots, Reduce reduce, DType leaves, bool overlap, DeviceKind where) {
   const std::uint32_t world = shards.world();
-  const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters != Spread::replicated;
+  const bool per_slot = exchanges_per_slot(placement), gathers = placement.parameters != Sharding::replicated;
   const bool delivers = shards.cuts != shards.folds;
   const Summands tree = summands(assign_slots(slots, world), reduce);
   const bool overlaps = overlap && (per_slot || gathers) && world > 1;
@@ -153,7 +153,7 @@ std::uint64_t recut_bytes(const Layout& layout, const Placement& placement, Opti
   if (held == next) return 0;
   const auto after = pieces(layout, next);
   const std::uint64_t count = elements(after);
-  std::uint64_t parameters = placement.parameters == Spread::replicated ? 0 : count;
+  std::uint64_t parameters = placement.parameters == Sharding::replicated ? 0 : count;
   if (parameters > 0 && where == DeviceKind::host)
     for (const Common& both : common(pieces(layout, held), after)) parameters -= both.a.size();
   return (moments_of(optimizer).size() * count + parameters) * sizeof(float);
@@ -191,9 +191,10 @@ std::vector<RankSends> sends_by_rank(const Layout& layout, const Placement& plac
       if (other == r) continue;
       out[r].gradients += elements(folded[other]) * (sums * sizeof(float) + single * size_of(leaves));
       for (const Common& both : common(folded[r], held[other])) out[r].sums += both.a.size() * sizeof(float);
-      if (const auto given = shards.gives(r, other); given && placement.optimizer != Spread::replicated)
+      if (const auto given = shards.gives(r, other); given && placement.optimizer != Sharding::replicated)
         for (const Piece& p : pieces(layout, *given))  // whole parameters are exchanged as masters
-          out[r].weights += p.size() * (placement.parameters == Spread::replicated ? sizeof(float) : size_of(layout.units[p.unit].weights));
+          out[r].weights +=
+              p.size() * (placement.parameters == Sharding::replicated ? sizeof(float) : size_of(layout.units[p.unit].weights));
     }
   }
   return out;
@@ -274,7 +275,7 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
     const auto ranks = bytes_by_rank(layout, chosen.placement, shards, plan.optimizer, static_cast<std::uint32_t>(plan.slots()),
                                      plan.reduce, plan.leaves, plan.overlap, where);
     const RankBytes most = *std::ranges::max_element(ranks, {}, &RankBytes::all);
-    const bool gathers = placement.parameters != Spread::replicated;
+    const bool gathers = placement.parameters != Sharding::replicated;
     RankSends sent;
     for (RankSends s :
          sends_by_rank(layout, chosen.placement, shards, static_cast<std::uint32_t>(plan.slots()), plan.reduce, plan.leaves)) {

@@ -82,7 +82,7 @@ std::optional<std::string> name_of(const Placement& placement) {
 
 bool exchanges_per_slot(const Placement& placement) {
   if (placement.exchange != Exchange::automatic) return placement.exchange == Exchange::per_slot;
-  return placement.gradients != Spread::replicated;
+  return placement.gradients != Sharding::replicated;
 }
 
 std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& checkpoint) {

@@ -131,7 +131,7 @@ void Job::Impl::share() {
     }
   }
   state_.set_whole(true);
-  if (plan().placement.optimizer == Spread::mirrored && world.leads())
+  if (plan().placement.optimizer == Sharding::mirrored && world.leads())
     if (const auto line = copies_line(recovery_.statuses(), *name_of(plan().placement)))
       line->is_warning ? host.log.warning(line->text) : host.log.info(line->text);
   recovery_.share(world.membership());

@@ -34,7 +34,7 @@ std::span<const float> whole_run(const ModelState& state, std::uint32_t unit, co
 std::vector<TensorHash> hash_tensors(const ModelState& state, const std::vector<UnitSpec>& specs, const Placement& placement,
                                      Optimizer optimizer) {
   const Layout& layout = state.layout();
-  const bool sharded = state.parameters_are_sharded(), copied = placement.optimizer != Spread::sharded;
+  const bool sharded = state.parameters_are_sharded(), copied = placement.optimizer != Sharding::sharded;
   const std::vector<Piece> shard = pieces(layout, state.cut());
   std::vector<TensorHash> out;
   const auto add = [&](std::size_t u, const Extent& e, std::string_view kind, bool is_cut, std::uint64_t hash, std::uint64_t next = 0) {

@@ -48,8 +48,8 @@ class ModelState {
   ModelState(Layout layout, const Placement& placement, Optimizer optimizer, SharedBuffers& shared_buffers);
 
   [[nodiscard]] const Layout& layout() const { return layout_; }
-  [[nodiscard]] bool parameters_are_sharded() const { return placement_.parameters != Spread::replicated; }
-  [[nodiscard]] bool optimizer_is_whole() const { return placement_.optimizer == Spread::replicated; }
+  [[nodiscard]] bool parameters_are_sharded() const { return placement_.parameters != Sharding::replicated; }
+  [[nodiscard]] bool optimizer_is_whole() const { return placement_.optimizer == Sharding::replicated; }
 
   // ---- memory and cut
 

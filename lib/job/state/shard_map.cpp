@@ -37,14 +37,14 @@ void mirror(std::span<const std::uint32_t> nodes, ShardMap& out) {
 
 }  // namespace
 
-ShardMap shard_map(Spread spread, std::span<const std::uint32_t> nodes) {
+ShardMap shard_map(Sharding sharding, std::span<const std::uint32_t> nodes) {
   ShardMap out;
   const auto world = static_cast<std::uint32_t>(nodes.size());
-  if (spread == Spread::mirrored) mirror(nodes, out);
+  if (sharding == Sharding::mirrored) mirror(nodes, out);
   for (std::uint32_t r = 0; r < world; ++r) {
-    if (spread == Spread::replicated) out.cuts.push_back({}), out.copies.push_back(r);
-    if (spread == Spread::sharded) out.cuts.push_back({world, r}), out.copies.push_back(0);
-    if (spread != Spread::sharded_in_node) continue;
+    if (sharding == Sharding::replicated) out.cuts.push_back({}), out.copies.push_back(r);
+    if (sharding == Sharding::sharded) out.cuts.push_back({world, r}), out.copies.push_back(0);
+    if (sharding != Sharding::sharded_in_node) continue;
     const auto of_node = [&](auto end) { return static_cast<std::uint32_t>(std::count(nodes.begin(), end, nodes[r])); };
     out.cuts.push_back({of_node(nodes.end()), of_node(nodes.begin() + r)});
     out.copies.push_back(nodes[r]);

@@ -34,7 +34,7 @@ struct ShardMap {
   friend bool operator==(const ShardMap&, const ShardMap&) = default;
 };
 /// `nodes`: by rank, the number of its node, any numbers.
-[[nodiscard]] ShardMap shard_map(Spread spread, std::span<const std::uint32_t> nodes);
+[[nodiscard]] ShardMap shard_map(Sharding sharding, std::span<const std::uint32_t> nodes);
 
 /// By rank: nodes numbered in the order of their first ranks.
 [[nodiscard]] std::vector<std::uint32_t> number_nodes(std::span<const std::string> names);

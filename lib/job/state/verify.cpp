@@ -16,7 +16,7 @@ Verification Job::Impl::verify() {
   const auto mine = hash_tensors(state_, declared.units(), plan().placement, plan().optimizer);
   const auto parts = world.all_gather(encode(mine, state_.hash_part(shards_.map, world.rank())));
   if (!parts.ok()) return {};
-  auto compared = compare_copies(mine, *parts, shards_.map, plan().placement.optimizer == Spread::sharded_in_node, decided_.applied());
+  auto compared = compare_copies(mine, *parts, shards_.map, plan().placement.optimizer == Sharding::sharded_in_node, decided_.applied());
   if (compared.ok()) return std::move(compared).value();
   world.end(compared.failure());
   return {};

@@ -41,7 +41,7 @@ void Trainer::train(Job& job, const Plan& wanted, const CheckpointOptions& check
       for (std::uint64_t i = 0; i < part.weight.size(); ++i) part.weight.data()[i] = static_cast<float>(i % 13) * 0.125f - 0.75f;
       if (&part == &parts[0]) std::fill_n(fixed.data(), fixed.size(), 0.5f);
     }
-  const bool sharded = plan.placement.parameters != Spread::replicated;
+  const bool sharded = plan.placement.parameters != Sharding::replicated;
   while (auto step = job.next_step()) {
     const std::uint64_t number = step->number();
     std::vector<std::uint64_t> weights;

@@ -103,12 +103,12 @@ struct NothingLost {
   }
   /// What a member holds once it has its shard of a world.
   [[nodiscard]] Held parts_of(const PlaceTaken& mine, const std::vector<PlaceTaken>& there) const {
-    const Spread spread = plan.placement.optimizer;
-    if (spread == Spread::replicated) return granules_of(1, {0});
-    if (spread == Spread::mirrored) return mirrored_parts_of(mine, there);
+    const Sharding sharding = plan.placement.optimizer;
+    if (sharding == Sharding::replicated) return granules_of(1, {0});
+    if (sharding == Sharding::mirrored) return mirrored_parts_of(mine, there);
     std::uint64_t parts = 0, part = 0;
     for (const PlaceTaken& place : there) {
-      if (spread == Spread::sharded_in_node && place.node != mine.node) continue;
+      if (sharding == Sharding::sharded_in_node && place.node != mine.node) continue;
       ++parts;
       part += place.rank < mine.rank;
     }
@@ -157,7 +157,7 @@ struct NothingLost {
     for (const PlaceTaken& place : there) {
       const Member& member = members_[place.worker];
       if (member.overtaken || (member.steps != steps && !voted_for(member, there, steps))) continue;
-      if (plan.placement.optimizer == Spread::replicated) return true;
+      if (plan.placement.optimizer == Sharding::replicated) return true;
       if (plan.reduce == Reduce::fast) continue;
       for (std::size_t unit = 0; unit < held.size(); ++unit) held[unit].insert(member.held[unit].begin(), member.held[unit].end());
     }

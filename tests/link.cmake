@@ -1,7 +1,7 @@
 elrun_test(message_test SOURCES unit/message_test.cpp LINK elrun::link_core LABELS unit PROGRAM link_unit)
 elrun_test(surroundings_test SOURCES unit/surroundings_test.cpp LINK elrun::link_core LABELS unit PROGRAM link_unit)
 elrun_test(session_state_test SOURCES unit/session_state_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
-elrun_test(exit_word_test SOURCES unit/exit_word_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
+elrun_test(death_futex_test SOURCES unit/death_futex_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
 
 elrun_executable(operators_worker SOURCES process/programs/operators_worker.cpp LINK elrun::link)
 set_target_properties(operators_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

@@ -14,30 +14,30 @@ ExitWatch::~ExitWatch() {
 }
 
 Result<void> ExitWatch::open(const Path& directory, std::uint32_t workers) {
-  ELRUN_TRY_ASSIGN(ExitWords words, ExitWords::create(directory / exit_words_name, workers));
-  words_.emplace(std::move(words));
+  ELRUN_TRY_ASSIGN(DeathFutexes futexes, DeathFutexes::create(directory / death_futexes_name, workers));
+  futexes_.emplace(std::move(futexes));
   return {};
 }
 
 void ExitWatch::clear(LocalRank worker) {
-  if (!words_ || worker.value() >= words_->size()) return;
+  if (!futexes_ || worker.value() >= futexes_->size()) return;
   stop(worker);
-  clear_exit_word((*words_)[worker.value()]);
+  clear_death_futex((*futexes_)[worker.value()]);
 }
 
 void ExitWatch::look() {
-  for (std::uint32_t i = 0; words_ && i < words_->size(); ++i) {
+  for (std::uint32_t i = 0; futexes_ && i < futexes_->size(); ++i) {
     const LocalRank worker{i};
-    ExitWords::Word& word = (*words_)[i];
+    DeathFutexes::Futex& futex = (*futexes_)[i];
     if (const auto known = waits_.find(worker); known != waits_.end()) {
       if (!known->second->is_over) continue;
       stop(worker);
     }
-    if (word.load(std::memory_order_relaxed) == 0) continue;
+    if (futex.load(std::memory_order_relaxed) == 0) continue;
     auto wait = std::make_unique<Wait>();
     try {
-      wait->thread = quiet_thread([this, worker, &word, over = &wait->is_over] {
-        if (wait_for_exit(word)) boost::asio::post(loop_, [this, worker] { ends_(worker); });
+      wait->thread = quiet_thread([this, worker, &futex, over = &wait->is_over] {
+        if (wait_for_exit(futex)) boost::asio::post(loop_, [this, worker] { ends_(worker); });
         *over = true;
       });
     } catch (const std::system_error&) {
@@ -47,12 +47,12 @@ void ExitWatch::look() {
   }
 }
 
-// A process that writes to its word just then could keep one wake-up from the thread, not all of them.
+// A process that writes to its futex just then could keep one wake-up from the thread, not all of them.
 void ExitWatch::stop(LocalRank worker) {
   const auto found = waits_.find(worker);
   if (found == waits_.end()) return;
   while (!found->second->is_over) {
-    clear_exit_word((*words_)[worker.value()]);
+    clear_death_futex((*futexes_)[worker.value()]);
     std::this_thread::yield();
   }
   found->second->thread.join();

@@ -22,7 +22,7 @@
 #include "lib/base/log.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/base/timeouts.hpp"
-#include "lib/link/exit_word.hpp"
+#include "lib/link/death_futex.hpp"
 #include "lib/link/link_connector.hpp"
 #include "lib/link/message_stream.hpp"
 #include "lib/link/request_store.hpp"
@@ -61,9 +61,9 @@ class Link {
             deadline_, {[this](StreamSocket socket) { on_connected(std::move(socket)); }, [this](Failure why) { lose(std::move(why)); }}} {
     asio::post(loop_, [this] { start(); });
     thread_ = quiet_thread([this] {
-      std::optional<ExitWordHold> hold;  // before the agent hears of this process
+      std::optional<DeathFutexHold> hold;  // before the agent hears of this process
       if (const auto* agent = std::get_if<UnderAgent>(&target_.place); agent != nullptr && agent->local_rank)
-        hold.emplace(Path{agent->socket}.parent_path() / exit_words_name, agent->local_rank->value());
+        hold.emplace(Path{agent->socket}.parent_path() / death_futexes_name, agent->local_rank->value());
       loop_.run();
     });
   }

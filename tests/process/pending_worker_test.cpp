@@ -71,7 +71,7 @@ class Held {
     return job_.wait(patience);
   }
   /// Of the agent.
-  [[nodiscard]] std::filesystem::path exit_words() const {
+  [[nodiscard]] std::filesystem::path death_futexes() const {
     return std::filesystem::directory_iterator { runtime_.path() } -> path() / "exit-words";
   }
 
@@ -210,12 +210,12 @@ TEST_CASE("a job that is asked to end does not wait for a dead worker that the k
   CHECK(job.workers().empty());
 }
 
-TEST_CASE("a program that writes over its node's exit words harms nobody", "[pending]") {
+TEST_CASE("a program that writes over its node's death futexes harms nobody", "[pending]") {
   Held job;
   const std::vector<pid_t> before = job.all_hold();
   {
     constexpr std::size_t slot = 64, bytes = 4 * slot;
-    const elrun::Fd file{::open(job.exit_words().c_str(), O_RDWR | O_CLOEXEC)};
+    const elrun::Fd file{::open(job.death_futexes().c_str(), O_RDWR | O_CLOEXEC)};
     REQUIRE(file);
     void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     REQUIRE(at != MAP_FAILED);
@@ -227,7 +227,7 @@ TEST_CASE("a program that writes over its node's exit words harms nobody", "[pen
     }
     ::munmap(at, bytes);
   }
-  CHECK(::truncate(job.exit_words().c_str(), 0) == -1);  // which would kill whoever uses them
+  CHECK(::truncate(job.death_futexes().c_str(), 0) == -1);  // which would kill whoever uses them
   for (const char* file : {"ten", "twenty"}) job.go_on(file);
   CHECK(job.state_at_end() == undisturbed());
   CHECK_FALSE(job.says("generation 2:"));
@@ -254,9 +254,9 @@ TEST_CASE("what a dead worker had started ends with its generation, also while t
   std::ifstream children{"/proc/" + std::to_string(before[1]) + "/task/" + std::to_string(before[1]) + "/children"};
   for (pid_t child; children >> child;) started.push_back(child);
   REQUIRE(started.size() == 2);
-  const elrun::Fd words{::open(job.exit_words().c_str(), O_RDONLY | O_CLOEXEC)};
+  const elrun::Fd futexes{::open(job.death_futexes().c_str(), O_RDONLY | O_CLOEXEC)};
   std::uint32_t holder = 0;  // the thread whose end the agent sees
-  REQUIRE(::pread(words.get(), &holder, sizeof holder, 64) == sizeof holder);
+  REQUIRE(::pread(futexes.get(), &holder, sizeof holder, 64) == sizeof holder);
   std::vector<pid_t> threads;
   for (const auto& entry : std::filesystem::directory_iterator{"/proc/" + std::to_string(before[1]) + "/task"})
     if (const pid_t thread = std::stoi(entry.path().filename());

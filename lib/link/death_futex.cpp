@@ -1,4 +1,4 @@
-#include "lib/link/exit_word.hpp"
+#include "lib/link/death_futex.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,13 +24,13 @@ constexpr off_t file_most = off_t{1} << 20;  // 16,384 workers
 constexpr const char* memory_file_name = "elrun exit words";
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-long futex(ExitWords::Word& word, int operation, std::uint32_t value) {
-  return ::syscall(SYS_futex, &word, operation, value, nullptr, nullptr, 0);
+long call_futex(DeathFutexes::Futex& futex, int operation, std::uint32_t value) {
+  return ::syscall(SYS_futex, &futex, operation, value, nullptr, nullptr, 0);
 }
 
 }  // namespace
 
-Result<ExitWords> ExitWords::create(const Path& link, std::uint32_t workers) {
+Result<DeathFutexes> DeathFutexes::create(const Path& link, std::uint32_t workers) {
   const auto bytes = static_cast<off_t>(workers * sizeof(Slot));
   Fd file{::memfd_create(memory_file_name, MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (!file) return from_errno(errno, "make a memory file");
@@ -41,86 +41,87 @@ Result<ExitWords> ExitWords::create(const Path& link, std::uint32_t workers) {
   return map(std::move(file), static_cast<std::size_t>(bytes));
 }
 
-Result<ExitWords> ExitWords::open(const Path& link) {
+Result<DeathFutexes> DeathFutexes::open(const Path& link) {
   // In another process namespace, or when the agent has died, something else may stand there.
   std::error_code error;
   const Path file_of_agent = std::filesystem::read_symlink(link, error);
   const Path target = error ? Path{} : std::filesystem::read_symlink(file_of_agent, error);
   if (error || !target.native().starts_with(fmt::format("/memfd:{}", memory_file_name)))
-    return Failure{.code = Code::not_found, .remedy = Remedy::fix_config, .what = fmt::format("{} leads to no exit words", link.string())};
+    return Failure{
+        .code = Code::not_found, .remedy = Remedy::fix_config, .what = fmt::format("{} leads to no death futexes", link.string())};
   Fd file{::open(link.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
   if (!file) return from_errno(errno, fmt::format("open {}", link.string()));
   struct stat info {};
   const int has = ::fcntl(file.get(), F_GET_SEALS);  // fails for what is no memory file
   if (has < 0 || (has & seals) != seals || ::fstat(file.get(), &info) != 0 || info.st_size < static_cast<off_t>(sizeof(Slot)) ||
       info.st_size > file_most)
-    return Failure{.code = Code::corrupt, .remedy = Remedy::fix_config, .what = fmt::format("{} leads to no exit words", link.string())};
-  Result<ExitWords> words = map(std::move(file), static_cast<std::size_t>(info.st_size));
-  if (words.ok()) words->file_ = Fd{};  // the mapping is enough, and a program may close all descriptors
-  return words;
+    return Failure{.code = Code::corrupt, .remedy = Remedy::fix_config, .what = fmt::format("{} leads to no death futexes", link.string())};
+  Result<DeathFutexes> futexes = map(std::move(file), static_cast<std::size_t>(info.st_size));
+  if (futexes.ok()) futexes->file_ = Fd{};  // the mapping is enough, and a program may close all descriptors
+  return futexes;
 }
 
-Result<ExitWords> ExitWords::map(Fd file, std::size_t bytes) {
+Result<DeathFutexes> DeathFutexes::map(Fd file, std::size_t bytes) {
   const auto size = bytes / sizeof(Slot);
   void* const at = ::mmap(nullptr, size * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (at == MAP_FAILED) return from_errno(errno, "map a memory file");
-  return ExitWords{std::move(file), static_cast<Slot*>(at), static_cast<std::uint32_t>(size)};
+  return DeathFutexes{std::move(file), static_cast<Slot*>(at), static_cast<std::uint32_t>(size)};
 }
 
-ExitWords::ExitWords(ExitWords&& other) noexcept
+DeathFutexes::DeathFutexes(DeathFutexes&& other) noexcept
     : file_{std::move(other.file_)}, slots_{std::exchange(other.slots_, nullptr)}, size_{other.size_} {}
 
-ExitWords::~ExitWords() {
+DeathFutexes::~DeathFutexes() {
   if (slots_ != nullptr) ::munmap(slots_, size_ * sizeof(Slot));
 }
 
-ExitWordHold::ExitWordHold(const Path& link, std::uint32_t worker) {
-  Result<ExitWords> words = ExitWords::open(link);
-  if (!words.ok() || worker >= words->size()) return;
-  words_.emplace(std::move(*words));
+DeathFutexHold::DeathFutexHold(const Path& link, std::uint32_t worker) {
+  Result<DeathFutexes> futexes = DeathFutexes::open(link);
+  if (!futexes.ok() || worker >= futexes->size()) return;
+  futexes_.emplace(std::move(*futexes));
   std::size_t size = 0;
   if (::syscall(SYS_get_robust_list, 0, &before_, &size) != 0) return;
-  ExitWords::Word& word = (*words_)[worker];
+  DeathFutexes::Futex& futex = (*futexes_)[worker];
   head_.list.next = &entry_;
   entry_.next = &head_.list;
-  head_.futex_offset = reinterpret_cast<char*>(&word) - reinterpret_cast<char*>(&entry_);
+  head_.futex_offset = reinterpret_cast<char*>(&futex) - reinterpret_cast<char*>(&entry_);
   if (::syscall(SYS_set_robust_list, &head_, sizeof head_) != 0) return;
   thread_ = static_cast<std::uint32_t>(::syscall(SYS_gettid));
-  std::uint32_t now = word.load(std::memory_order_relaxed);
+  std::uint32_t now = futex.load(std::memory_order_relaxed);
   while (now == 0 || (now & FUTEX_OWNER_DIED) != 0)
-    if (word.compare_exchange_weak(now, thread_)) {
-      word_ = &word;
+    if (futex.compare_exchange_weak(now, thread_)) {
+      futex_ = &futex;
       return;
     }
   ::syscall(SYS_set_robust_list, before_, sizeof head_);
 }
 
-ExitWordHold::~ExitWordHold() {
-  if (word_ == nullptr) return;
-  std::uint32_t now = word_->load(std::memory_order_relaxed);
+DeathFutexHold::~DeathFutexHold() {
+  if (futex_ == nullptr) return;
+  std::uint32_t now = futex_->load(std::memory_order_relaxed);
   while ((now & FUTEX_TID_MASK) == thread_)
-    if (word_->compare_exchange_weak(now, 0)) {
-      futex(*word_, FUTEX_WAKE, INT_MAX);
+    if (futex_->compare_exchange_weak(now, 0)) {
+      call_futex(*futex_, FUTEX_WAKE, INT_MAX);
       break;
     }
   ::syscall(SYS_set_robust_list, before_, sizeof head_);
 }
 
-// The kernel wakes only who is announced by FUTEX_WAITERS, and compares the word before it lets a caller sleep, so no change is missed.
-bool wait_for_exit(ExitWords::Word& word) {
-  std::uint32_t now = word.load(std::memory_order_acquire);
+// The kernel wakes only who is announced by FUTEX_WAITERS, and compares the futex before it lets a caller sleep, so no change is missed.
+bool wait_for_exit(DeathFutexes::Futex& futex) {
+  std::uint32_t now = futex.load(std::memory_order_acquire);
   while (true) {
     if ((now & FUTEX_OWNER_DIED) != 0) return true;
     if (now == 0) return false;
-    if ((now & FUTEX_WAITERS) == 0 && !word.compare_exchange_weak(now, now | FUTEX_WAITERS)) continue;
-    if (futex(word, FUTEX_WAIT, now | FUTEX_WAITERS) != 0 && errno != EAGAIN && errno != EINTR) return false;
-    now = word.load(std::memory_order_acquire);
+    if ((now & FUTEX_WAITERS) == 0 && !futex.compare_exchange_weak(now, now | FUTEX_WAITERS)) continue;
+    if (call_futex(futex, FUTEX_WAIT, now | FUTEX_WAITERS) != 0 && errno != EAGAIN && errno != EINTR) return false;
+    now = futex.load(std::memory_order_acquire);
   }
 }
 
-void clear_exit_word(ExitWords::Word& word) {
-  word.store(0, std::memory_order_release);
-  futex(word, FUTEX_WAKE, INT_MAX);
+void clear_death_futex(DeathFutexes::Futex& futex) {
+  futex.store(0, std::memory_order_release);
+  call_futex(futex, FUTEX_WAKE, INT_MAX);
 }
 
 }  // namespace elrun::inline v0

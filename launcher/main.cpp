@@ -22,8 +22,8 @@
 #include "launcher/commands/drain.hpp"
 #include "launcher/commands/install.hpp"
 #include "launcher/commands/plan.hpp"
+#include "launcher/death_notice.hpp"
 #include "launcher/http/status_command.hpp"
-#include "launcher/last_word.hpp"
 #include "launcher/output/log_json.hpp"
 #include "launcher/process/aside.hpp"
 #include "launcher/process/machine.hpp"
@@ -71,7 +71,8 @@ int launch(const LaunchOptions& options, launcher::Variables environment, const 
   if (!cpus.ok()) return refuse(exit_code::contradiction, message(cpus.failure()));
   int code = exit_code::internal;
   {
-    const auto guard = Guard::start(environment, [&](ByteSpan word) { say_last_word(word, options.access, clock); });  // before any thread
+    const auto guard =
+        Guard::start(environment, [&](ByteSpan word) { send_death_notice(word, options.access, clock); });  // before any thread
     if (!guard) return refuse(exit_code::internal, message(guard.failure()));
     code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), guard->directory(), *std::move(cpus),
                       generation_floor(options.checkpoint_root, limits, log)},
@@ -87,20 +88,20 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
   LogStream lines{clock};
   const Log log{lines, "elrun"};
   auto command = parse_command(arguments, environment, this_machine(environment), elrun_name);
-  // The container's last words are its job's: what somebody runs beside it leaves them alone.
-  const Path last_words = is_side_command(arguments, elrun_name) ? Path{} : report_files(environment).termination_log;
+  // The container's termination log is its job's: what somebody runs beside it leaves it alone.
+  const Path termination_log = is_side_command(arguments, elrun_name) ? Path{} : report_files(environment).termination_log;
   if (const auto* ckptd = std::get_if<CkptdOptions>(&command)) {
     if (ckptd->log_format == LogFormat::json) lines.set_format([](const LogLine& line) { return json_line(line, {}); });
     return run_ckptd(environment, clock, lines);
   }
   if (const auto* usage = std::get_if<Usage>(&command)) {
     fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
-    if (usage->exit_code != 0) write_refusal(last_words, usage->exit_code, usage->exit_code, usage->text, clock);
+    if (usage->exit_code != 0) write_refusal(termination_log, usage->exit_code, usage->exit_code, usage->text, clock);
     return usage->exit_code;
   }
   const auto* const of_store = std::get_if<StoreOptions>(&command);
   const auto* const of_launch = std::get_if<LaunchOptions>(&command);
-  const launcher::StartRefusal refuse{log, clock, last_words, of_launch != nullptr ? of_launch->exit_codes : ExitCodes::elrun};
+  const launcher::StartRefusal refuse{log, clock, termination_log, of_launch != nullptr ? of_launch->exit_codes : ExitCodes::elrun};
   if ((of_store != nullptr && of_store->log_format == LogFormat::json) ||
       (of_launch != nullptr && of_launch->log_format == LogFormat::json))
     lines.set_format([](const LogLine& line) { return json_line(line, {}); });

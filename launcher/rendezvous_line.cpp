@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <boost/asio/post.hpp>
 
-#include "launcher/last_word.hpp"
+#include "launcher/death_notice.hpp"
 #include "launcher/options/host.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
@@ -128,7 +128,7 @@ Result<bool> RendezvousLine::try_to_host(std::vector<std::string> leads_to) {
 NodeLink::Handler RendezvousLine::link_handler() {
   return {[this] {
             is_up_ = true;
-            leave_last_word();
+            leave_death_notice();
             handler_.up();
           },
           [this](const Failure& why) {
@@ -143,18 +143,18 @@ NodeLink::Handler RendezvousLine::link_handler() {
 }
 
 void RendezvousLine::saw_generation(const Generation& generation) {
-  if (std::exchange(newest_, generation) != generation && is_up_) leave_last_word();
+  if (std::exchange(newest_, generation) != generation && is_up_) leave_death_notice();
 }
 
 void RendezvousLine::finish() {
   is_finished_ = true;
-  leave_last_word();
+  leave_death_notice();
 }
 
-// While the line is down, the guard keeps the last word for the coordinator that this node had: it may still count it as a node.
-void RendezvousLine::leave_last_word() {
+// While the line is down, the guard keeps the death notice for the coordinator that this node had: it may still count it as a node.
+void RendezvousLine::leave_death_notice() {
   const std::optional<LineTarget> target = link_ && !is_finished_ ? link_->leads_to() : std::nullopt;
-  setting_.guard.set_last_word(encoded(target ? std::optional{LastWord{*target, {setting_.who, newest_}}} : std::nullopt));
+  setting_.guard.set_death_notice(encoded(target ? std::optional{DeathNotice{*target, {setting_.who, newest_}}} : std::nullopt));
 }
 
 // The loop does not wait for name servers: signals come, and workers may run.

@@ -98,7 +98,7 @@ class RendezvousLine {
   NodeLink::Handler link_handler();
   void look_up_endpoint(std::function<void(std::vector<std::string>)> call);
   void take_over();
-  void leave_last_word();
+  void leave_death_notice();
   void join(Join join);
   [[nodiscard]] std::string address() const;
   [[nodiscard]] const Coordinator* hosted() const;

@@ -17,9 +17,9 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr Duration look_interval = 20ms, slow_period = 20ms, slow_slice_min = 1ms;
-constexpr Duration count_time = 1s;     ///< For more workers than were told of to be seen, once those are there.
-constexpr Duration last_words = 1s;     ///< Of the job, read after a launcher ended with success.
-constexpr Duration others_limit = 15s;  ///< Once a launcher ended with success, for those that came back to a job that is over.
+constexpr Duration count_time = 1s;           ///< For more workers than were told of to be seen, once those are there.
+constexpr Duration last_output_timeout = 1s;  ///< Of the job, read after a launcher ended with success.
+constexpr Duration others_limit = 15s;        ///< Once a launcher ended with success, for those that came back to a job that is over.
 constexpr std::size_t event_log_max = 64 << 20;
 
 std::string text_of_file(const std::string& path) {
@@ -112,7 +112,7 @@ void ChaosRun::abort() {
 
 void ChaosRun::saw(std::uint32_t node, std::string_view line) {
   // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
-  if (first_success_ && was_away_.contains(node) && clock_.now() - *first_success_ > last_words) return;
+  if (first_success_ && was_away_.contains(node) && clock_.now() - *first_success_ > last_output_timeout) return;
   steps_.saw(line, clock_.now() - job_.began(), states_.saw(line, node));
 }
 

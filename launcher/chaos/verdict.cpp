@@ -169,10 +169,10 @@ std::string faults_table(std::span<const FaultRecord> records) {
 
 }  // namespace
 
-void StepTimeline::saw(std::string_view line, Duration at, bool is_last_word) {
+void StepTimeline::saw(std::string_view line, Duration at, bool is_final_state) {
   const auto step = number_after(line, mark_);
   if (!step) return;
-  if (is_last_word && highest_ == step) return;
+  if (is_final_state && highest_ == step) return;
   if (highest_ && *step <= *highest_) ++again_;
   highest_ = std::max(highest_.value_or(0), *step);
   if (at_.size() < lines_max) at_.push_back(at_.empty() ? at : std::max(at, at_.back()));

@@ -20,8 +20,8 @@ class StepTimeline {
  public:
   /// `mark`: what stands before the number of a step in a line, as `step=`. Empty: steps are not looked for.
   explicit StepTimeline(std::string mark) : mark_{std::move(mark)} {}
-  /// `is_last_word`: it says the final state, and with it perhaps the last step once more.
-  void saw(std::string_view line, Duration at, bool is_last_word = false);
+  /// `is_final_state`: it says the final state, and with it perhaps the last step once more.
+  void saw(std::string_view line, Duration at, bool is_final_state = false);
 
   [[nodiscard]] std::optional<std::uint64_t> highest() const { return highest_; }
   [[nodiscard]] std::uint64_t lines() const { return static_cast<std::uint64_t>(at_.size()); }

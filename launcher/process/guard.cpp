@@ -1,5 +1,5 @@
 // A group's number goes over the line as a positive pid when it is born and as a negative one when it was killed and
-// collected: packets of four bytes. A longer one is the agent's last word, behind eight bytes of its own. The line is a
+// collected: packets of four bytes. A longer one is the agent's death notice, behind eight bytes of its own. The line is a
 // pair of packet sockets: messages of several processes do not mix, and none is answered by SIGPIPE when the guard itself
 // was killed (a blocked one would stay pending, however ignored, and end the worker). The agent keeps dead workers as
 // zombies until it has killed their groups: a number that the guard knows is never another's.
@@ -30,8 +30,8 @@ namespace {
 // The first packet goes the other way: 'd' and the directory, or 'e' and why there is none.
 constexpr std::size_t first_packet_max = 4096;
 
-// In front of a last word, so that none is as short as a group's number.
-constexpr std::size_t last_word_header = 8;
+// In front of a death notice, so that none is as short as a group's number.
+constexpr std::size_t death_notice_header = 8;
 
 [[noreturn]] void be_the_guard(int line, const Variables& environment, const Guard::Say& say) {
   ::setsid();  // signals to the agent's group or from its terminal are not for the guard
@@ -47,13 +47,13 @@ constexpr std::size_t last_word_header = 8;
   if (!directory) ::_exit(0);
   [[maybe_unused]] const int ignored = ::chdir("/");
   std::vector<std::int32_t> groups;
-  ByteVector packet(last_word_header + last_word_max), last_word;
+  ByteVector packet(death_notice_header + death_notice_max), death_notice;
   while (true) {
     const ssize_t got = ::read(line, packet.data(), packet.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got >= static_cast<ssize_t>(last_word_header)) {
-      const ByteSpan word = ByteSpan{packet}.first(static_cast<std::size_t>(got)).subspan(last_word_header);
-      last_word.assign(word.begin(), word.end());
+    if (got >= static_cast<ssize_t>(death_notice_header)) {
+      const ByteSpan word = ByteSpan{packet}.first(static_cast<std::size_t>(got)).subspan(death_notice_header);
+      death_notice.assign(word.begin(), word.end());
       continue;
     }
     std::int32_t group = 0;
@@ -64,7 +64,7 @@ constexpr std::size_t last_word_header = 8;
   }
   for (const std::int32_t group : groups) ::kill(-group, SIGKILL);
   try {
-    if (say && !last_word.empty()) say(last_word);
+    if (say && !death_notice.empty()) say(death_notice);
   } catch (...) {  // the directory is removed all the same
   }
   std::error_code error;
@@ -113,10 +113,10 @@ void Guard::forget(pid_t group) const {
   [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), &packet, sizeof packet, MSG_NOSIGNAL);
 }
 
-void Guard::set_last_word(ByteSpan last_word) const {
-  ELRUN_ASSERT(last_word.size() <= last_word_max);
-  ByteVector packet(last_word_header);
-  packet.insert(packet.end(), last_word.begin(), last_word.end());
+void Guard::set_death_notice(ByteSpan death_notice) const {
+  ELRUN_ASSERT(death_notice.size() <= death_notice_max);
+  ByteVector packet(death_notice_header);
+  packet.insert(packet.end(), death_notice.begin(), death_notice.end());
   [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

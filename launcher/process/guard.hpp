@@ -14,15 +14,15 @@
 
 namespace elrun::inline v0::launcher {
 
-constexpr std::size_t last_word_max = 8192;  ///< Bytes
+constexpr std::size_t death_notice_max = 8192;  ///< Bytes
 
 /// A forked child at the other end of a line. It learns which process groups live; when the line ends,
-/// however the agent died, it kills those that are left with SIGKILL, says the agent's last word, removes the agent's directory, and is gone
+/// however the agent died, it kills those that are left with SIGKILL, sends the agent's death notice, removes the agent's directory, and is gone
 /// itself.
 class Guard {
  public:
-  /// Says a last word, in the guard's process: it has one thread, and may use gRPC. It ends within seconds.
-  using Say = std::function<void(ByteSpan last_word)>;
+  /// Sends a death notice, in the guard's process: it has one thread, and may use gRPC. It ends within seconds.
+  using Say = std::function<void(ByteSpan death_notice)>;
   /// Forks. Call before any thread exists and before gRPC is touched. The guard makes the agent's directory itself: there is
   /// no moment in which a killed agent leaves one behind.
   static Result<Guard> start(const Variables& environment, Say say = {});
@@ -39,9 +39,9 @@ class Guard {
   [[nodiscard]] pid_t pid() const { return pid_; }
   /// The group has been killed: its number may soon be another's.
   void forget(pid_t group) const;
-  /// What is said when the line ends, instead of what it was before; empty: nothing. At most `last_word_max` bytes. Never waits: where the guard does not
+  /// What is said when the line ends, instead of what it was before; empty: nothing. At most `death_notice_max` bytes. Never waits: where the guard does not
   /// read, the one before holds.
-  void set_last_word(ByteSpan last_word) const;
+  void set_death_notice(ByteSpan death_notice) const;
 
  private:
   Guard(Fd line, pid_t pid, Path directory) : line_{std::move(line)}, pid_{pid}, directory_{std::move(directory)} {}

@@ -76,7 +76,7 @@ void WorkerProcesses::start(const Spawn& spawn) {
   const CgroupCounts before = reporter_.counts();
   auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
     output_->after_worker(rank,
-                          [this, rank, ending, ended_ns = clock_.wall_ns()] { ended(rank, ending, ended_ns); });  // its last words first
+                          [this, rank, ending, ended_ns = clock_.wall_ns()] { ended(rank, ending, ended_ns); });  // its last output first
   });
   std::string& never_ran = never_ran_[rank];
   never_ran.clear();

@@ -21,9 +21,9 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr Duration last_words = 1s;            // of a worker that has ended: its connection ends with it, unless a child of its holds that
-constexpr Duration broken_line_most = 10s;     // well before workers give up waiting for the word that their generation is over
-constexpr Duration tell_starting_after = 10s;  // a start that takes longer is told to the coordinator
+constexpr Duration last_messages_timeout = 1s;  // of a worker that has ended: its connection ends with it, unless a child of its holds that
+constexpr Duration broken_line_most = 10s;      // well before workers give up waiting for the word that their generation is over
+constexpr Duration tell_starting_after = 10s;   // a start that takes longer is told to the coordinator
 
 }  // namespace
 
@@ -74,7 +74,7 @@ void Supervisor::ends_early(std::size_t worker, const WorkerEnded& e) {
   Worker& w = workers_[worker];
   if (w.session.connection && !w.early.seen) {
     w.early.seen = e;
-    w.early.judge_by = now_ + last_words;
+    w.early.judge_by = now_ + last_messages_timeout;
     return;
   }
   WorkerEnded failed = e;

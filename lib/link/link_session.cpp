@@ -36,7 +36,7 @@ using ErrorCode = boost::system::error_code;
 
 namespace {
 
-constexpr Duration last_word = 500ms;  // rank 0's host names the missing to everybody at the same instant: that is worth a moment
+constexpr Duration late_host_grace = 500ms;  // rank 0's host names the missing to everybody at the same instant: that is worth a moment
 
 std::string host_name() {
   char name[256] = "";
@@ -136,7 +136,7 @@ class Link {
     deadline_timer_.expires_after(deadline_.left(clock_.now()));
     deadline_timer_.async_wait([this](const ErrorCode& error) {
       if (error || told_.has_place()) return;
-      deadline_timer_.expires_after(last_word);
+      deadline_timer_.expires_after(late_host_grace);
       deadline_timer_.async_wait([this](const ErrorCode& cancelled) {
         if (!cancelled && !told_.has_place()) lose(no_answer_in_time());
       });

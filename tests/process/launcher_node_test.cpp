@@ -143,7 +143,7 @@ TEST_CASE("what refuses elrun store is said there, too", "[launcher][process]") 
   CHECK_THAT(line["cause"].get<std::string>(), Catch::Matchers::Contains(by_token ? "/no/such" : "192.0.2.1"));
 }
 
-TEST_CASE("a command that runs beside a job leaves the last words of the container to the job", "[launcher][process]") {
+TEST_CASE("a command that runs beside a job leaves the container's termination log to the job", "[launcher][process]") {
   TemporaryDirectory directory;
   const std::string place = directory.path() + "/termination-log";
   std::ofstream{place} << "old text";

@@ -45,7 +45,7 @@ struct JobHost {
   std::function<std::unique_ptr<SlotWriter>()> slot_writer{};  ///< Another process that does so; none: the one at that socket.
   unsigned readers = 4;   ///< Threads of this rank that read or write a checkpoint; 0: the calling one alone acts on the storage.
   bool must_end = false;  ///< A program that returns between its first step and the job's end has failed.
-  Duration storage_word_every = 1s;       ///< How often this worker says that it waits for the storage.
+  Duration storage_report_every = 1s;     ///< How often this worker says that it waits for the storage.
   std::function<void(Duration)> sleep{};  ///< Between tries of the final save, and while this node leaves; none: the thread sleeps.
   Duration agree_wait = 30s;              ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };

@@ -57,7 +57,7 @@ struct Saving {
                .out = {},
                .join = {},
                .checkpoint_writer = ckptd,
-               .storage_word_every = 1ms,
+               .storage_report_every = 1ms,
                .sleep = [this](Duration time) { clock.advance(time), while_waiting(); }};
   JobWorld world{session, {}};
   Absence absence{clock, session, world};

@@ -17,7 +17,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr Duration told_wait = 1s;      // for the store to answer what follows a word to the agent
+constexpr Duration store_timeout = 1s;  // for the store to answer what follows a report to the agent
 constexpr Duration owner_wait = 1s;     // for the store to say that this generation is the current one
 constexpr Duration away_wait = 50ms;    // the same, after a time when it did not answer
 constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
@@ -68,12 +68,12 @@ void JobSaves::continue_from(const JobSaves& before) {
 }
 
 std::optional<std::vector<Aux>> JobSaves::restore(std::uint64_t known_step, const std::string& lost) {
-  StorageWord word{host_.session, host_.files, word_terms()};
+  StorageWaitReporter reporter{host_.session, host_.files, wait_terms()};
   if (options_.async) {
     if (const auto outcome = async_.wait_for_others(); outcome && outcome->failure) take_note(*outcome);
     async_.take_memory();  // now, for the slots of workers that died are free
   }
-  Saves::Loaded loaded = load(word);
+  Saves::Loaded loaded = load(reporter);
   restored_ = std::move(loaded.restored);
   if (!lost.empty()) {
     restored_.notes.insert(restored_.notes.begin(), lost);
@@ -82,21 +82,21 @@ std::optional<std::vector<Aux>> JobSaves::restore(std::uint64_t known_step, cons
   safe_at_ = host_.clock.now();
   interval_.restored(safe_at_);
   host_.session.went_on_from({restored_.checkpoint, restored_.step, restored_.steps_again, restored_.why, restored_.notes});
-  // The answer of a call that follows that word means that the agent has it: a worker that fails at once has failed after this checkpoint.
-  if (loaded.host_state) (void)host_.session.store().num_keys(Deadline::after(host_.clock.now(), told_wait));
+  // The answer of a call that follows that report means that the agent has it: a worker that fails at once has failed after this checkpoint.
+  if (loaded.host_state) (void)host_.session.store().num_keys(Deadline::after(host_.clock.now(), store_timeout));
   return std::move(loaded.host_state);
 }
 
-StorageWord::Terms JobSaves::word_terms() const {
-  return {options_.directory, Rank{world_.rank()}, host_.storage_word_every, options_.final_wait};
+StorageWaitReporter::Terms JobSaves::wait_terms() const {
+  return {options_.directory, Rank{world_.rank()}, host_.storage_report_every, options_.final_wait};
 }
 
 /// A storage that hangs or cannot be read is waited for: each restart would meet it, too, and use up what there are. What cannot be read after that wait ends the job: a person knows
 /// whether the storage comes back, and a step back cannot be undone.
-Saves::Loaded JobSaves::load(StorageWord& word) {
+Saves::Loaded JobSaves::load(StorageWaitReporter& reporter) {
   StorageWait waited{.wait = options_.final_wait};
   for (;;) {
-    word.moved();
+    reporter.moved();
     auto loaded = saves_->restore();
     if (loaded.ok()) {
       if (waited.tries > 0 && world_.leads()) host_.log.info(fmt::format("the storage answers, at try {}", waited.tries + 1));
@@ -116,7 +116,7 @@ Saves::Loaded JobSaves::load(StorageWord& word) {
     }
     const std::string words = start_failed(waited, why, *pause, now);
     if (world_.leads()) host_.log.warning(words);
-    word.between_tries(words);
+    reporter.between_tries(words);
     wait_for_storage(*pause, {});
   }
 }
@@ -160,7 +160,7 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
     return asked.ok() || coordinator_is_away_ ? Result<void>{} : Result<void>{asked.failure()};
   };
   const Instant begun = host_.clock.now();
-  const StorageWord word{host_.session, host_.files, word_terms()};
+  const StorageWaitReporter reporter{host_.session, host_.files, wait_terms()};
   // What ckptd is writing under this fence is no leftover.
   auto saved = saves_->save(step, host_state, still_owner, is_cut_off_ || !async_.is_busy());
   absence_.ended(begun);

@@ -25,7 +25,7 @@
 #include "lib/job/save/save_interval.hpp"
 #include "lib/job/save/saves.hpp"
 #include "lib/job/save/storage_wait.hpp"
-#include "lib/job/save/storage_word.hpp"
+#include "lib/job/save/storage_wait_report.hpp"
 
 namespace elrun::inline v0 {
 
@@ -108,8 +108,8 @@ class JobSaves {
   std::optional<Failure> try_to_save(std::uint64_t step, const std::vector<Aux>& host_state);
   void tell_of_failure(std::uint64_t step, const Failure& why);
   void end_if_too_old(std::uint64_t step, const Failure& why);
-  [[nodiscard]] StorageWord::Terms word_terms() const;
-  Saves::Loaded load(StorageWord& word);
+  [[nodiscard]] StorageWaitReporter::Terms wait_terms() const;
+  Saves::Loaded load(StorageWaitReporter& reporter);
   std::optional<Duration> pause_of_all(StorageWait& wait, const Failure& why, Instant now);
   void wait_for_storage(Duration time, std::optional<std::uint64_t> done);
   const JobHost& host_;

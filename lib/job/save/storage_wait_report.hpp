@@ -18,15 +18,15 @@ namespace elrun::inline v0 {
 
 /// Core: what there is to say. For `limit` after the last thing that moved: an operation that was begun, a try that failed, a `moved`. Each operation has a deadline of its
 /// own and a start has its tries, so a storage that never answers has ended in a failure before that; what waits for longer is a hang.
-class StorageWaitStory {
+class StorageWaitReport {
  public:
-  StorageWaitStory(Rank rank, Duration limit, Instant now) : rank_{rank}, limit_{limit}, moved_{now} {}
+  StorageWaitReport(Rank rank, Duration limit, Instant now) : rank_{rank}, limit_{limit}, moved_{now} {}
 
   void moved(Instant now) { moved_ = now, why_.clear(); }
   /// A try failed, and the next one comes: for people.
   void between_tries(std::string why, Instant now) { moved_ = now, why_ = std::move(why); }
   /// Why this worker waits; empty: it knows of no trouble, and waits for the others. Nothing: it has waited for too long.
-  [[nodiscard]] std::optional<std::string> word(const StorageActivity& storage, Instant now);
+  [[nodiscard]] std::optional<std::string> text(const StorageActivity& storage, Instant now);
 
   static constexpr Duration trouble_after = 5s;  ///< A shorter operation is none.
 
@@ -40,7 +40,7 @@ class StorageWaitStory {
 
 /// Shell: while it lives a thread says that to the agent, once in `every`, for the job's own may be stuck in the storage. Nothing is said in the first `every`. Called by the
 /// job's thread; all that it is made from outlives it.
-class StorageWord {
+class StorageWaitReporter {
  public:
   struct Terms {
     std::string directory;  ///< Of the checkpoints.
@@ -48,10 +48,10 @@ class StorageWord {
     Duration every = 1s;
     Duration patience{};  ///< Beyond what one operation may take: how long the storage is waited for.
   };
-  StorageWord(Session& session, Files& files, Terms terms);
-  ~StorageWord();
-  StorageWord(const StorageWord&) = delete;
-  StorageWord& operator=(const StorageWord&) = delete;
+  StorageWaitReporter(Session& session, Files& files, Terms terms);
+  ~StorageWaitReporter();
+  StorageWaitReporter(const StorageWaitReporter&) = delete;
+  StorageWaitReporter& operator=(const StorageWaitReporter&) = delete;
 
   void moved();
   void between_tries(std::string why);
@@ -66,7 +66,7 @@ class StorageWord {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_over_ = false;
-  StorageWaitStory story_;
+  StorageWaitReport report_;
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-#include "lib/job/save/storage_word.hpp"
+#include "lib/job/save/storage_wait_report.hpp"
 
 #include <system_error>
 #include <utility>
@@ -21,7 +21,7 @@ Duration limit_of(Files& files, Duration patience) {
 
 }  // namespace
 
-std::optional<std::string> StorageWaitStory::word(const StorageActivity& storage, Instant now) {
+std::optional<std::string> StorageWaitReport::text(const StorageActivity& storage, Instant now) {
   if (storage.begun != begun_) begun_ = storage.begun, moved_ = now;
   if (now - moved_ > limit_) return std::nullopt;
   if (!storage.longest.empty() && storage.for_long >= trouble_after)
@@ -30,15 +30,15 @@ std::optional<std::string> StorageWaitStory::word(const StorageActivity& storage
   return why_;
 }
 
-StorageWord::StorageWord(Session& session, Files& files, Terms terms)
-    : session_{session}, files_{files}, terms_{std::move(terms)}, story_{terms_.rank, limit_of(files, terms_.patience), clock_.now()} {
+StorageWaitReporter::StorageWaitReporter(Session& session, Files& files, Terms terms)
+    : session_{session}, files_{files}, terms_{std::move(terms)}, report_{terms_.rank, limit_of(files, terms_.patience), clock_.now()} {
   try {
     thread_ = quiet_thread([this] { run(); });
   } catch (const std::system_error&) {  // no thread: the agent hears nothing, as before
   }
 }
 
-StorageWord::~StorageWord() {
+StorageWaitReporter::~StorageWaitReporter() {
   {
     const std::lock_guard lock{mutex_};
     is_over_ = true;
@@ -47,19 +47,19 @@ StorageWord::~StorageWord() {
   if (thread_.joinable()) thread_.join();
 }
 
-void StorageWord::moved() {
+void StorageWaitReporter::moved() {
   const std::lock_guard lock{mutex_};
-  story_.moved(clock_.now());
+  report_.moved(clock_.now());
 }
 
-void StorageWord::between_tries(std::string why) {
+void StorageWaitReporter::between_tries(std::string why) {
   const std::lock_guard lock{mutex_};
-  story_.between_tries(std::move(why), clock_.now());
+  report_.between_tries(std::move(why), clock_.now());
 }
 
-void StorageWord::run() {
+void StorageWaitReporter::run() {
   for (std::unique_lock lock{mutex_}; !changed_.wait_for(lock, terms_.every, [this] { return is_over_; });)
-    if (auto why = story_.word(files_.activity(), clock_.now())) session_.waits_for_storage({terms_.directory, *std::move(why)});
+    if (auto why = report_.text(files_.activity(), clock_.now())) session_.waits_for_storage({terms_.directory, *std::move(why)});
 }
 
 }  // namespace elrun::inline v0

@@ -89,7 +89,7 @@ struct Join {
       coordinated_by;                    ///< With a seat, unless `JobFinished` follows: what was told of that last, with `last` or since
   bool coordinator_fell_silent = false;  ///< With `coordinated_by`: the line to that coordinator did not end, nothing came on it any more.
   std::string place;            ///< Where this agent runs, as a digest: the agent that comes after it there says the same. Empty: not told
-  bool may_coordinate = false;  ///< Where coordinators are elected: it stands for election when there is none.
+  bool may_coordinate = false;  ///< Where coordinators are elected: it campaigns when there is none.
   bool confirms_verdict = false;  ///< It says `VerdictHeard`. Of a node that does not, the end of its stream has to mean that.
 };
 struct NodeAlive {};

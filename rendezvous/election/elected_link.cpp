@@ -43,7 +43,7 @@ std::optional<Endpoint> endpoint_of(std::string_view text) {
   return endpoint;
 }
 
-// 23 fields: the election, its timer and queue; the office that it won (key, lease, what is written down, the coordinator); the line that is
+// 23 fields: the election, its timer and queue; the leadership that it won (key, lease, what is written down, the coordinator); the line that is
 // followed; and what all of these need. What is decided is decided in Election; a write to the ledger is the one thing that is tried again here.
 class Link final : public ElectedLink, public Ledger {
  public:
@@ -84,7 +84,7 @@ class Link final : public ElectedLink, public Ledger {
   [[nodiscard]] bool is_taking_leave() const override { return line_ && line_->is_taking_leave(); }
   [[nodiscard]] const Coordinator* coordinator() const override { return coordinator_.get(); }
   void resign(std::function<void()> done) override {
-    if (!coordinator_ && !election_.stands()) return boost::asio::post(loop_, std::move(done));
+    if (!coordinator_ && !election_.is_campaigning()) return boost::asio::post(loop_, std::move(done));
     resigned_ = std::move(done);
     resign_timer_.expires_after(resign_limit);
     resign_timer_.async_wait([this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
@@ -103,7 +103,7 @@ class Link final : public ElectedLink, public Ledger {
   }
   // The leader key goes first: a node that finds its stream ended looks for the next coordinator at once.
   void hand_over() override {
-    if (resigned_) return;  // this agent ends already, and has given the office up
+    if (resigned_) return;  // this agent ends already, and has given the leadership up
     log_.info("this agent leaves, and coordinates no longer: another one begins the next generation");
     resign([this] {
       line_.reset();
@@ -176,7 +176,7 @@ class Link final : public ElectedLink, public Ledger {
   void perform(const election::Grant& a) {
     etcd_->grant(a.lease, answered<Lease>([](const Lease& lease) { return election::Granted{lease}; }));
   }
-  void perform(const election::Stand& a) {
+  void perform(const election::Campaign& a) {
     etcd_->transact(
         {.guard = keys_.leader, .created = {}, .lease = {}, .writes = {{keys_.leader, "", a.lease}}, .reads = {keys_.leader, keys_.state}},
         answered<EtcdOutcome>([](const EtcdOutcome& outcome) {
@@ -273,7 +273,7 @@ class Link final : public ElectedLink, public Ledger {
     if (newer) writes.push_back({keys_.state, state_text(*write_->generation)});
     etcd_->transact({.guard = keys_.leader, .created = created_, .lease = lease_, .writes = std::move(writes)},
                     [this, lease = lease_](const Result<EtcdOutcome>& outcome) {
-                      if (!write_ || lease != lease_) return;  // of an office that is over
+                      if (!write_ || lease != lease_) return;  // of a leadership that is over
                       if (!outcome.ok()) return write_later(outcome.failure().what);
                       if (!outcome->written) return feed(election::WriteRefused{});
                       if (write_->generation) written_ = std::max(written_, write_->generation->number);

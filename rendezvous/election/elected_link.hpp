@@ -22,7 +22,7 @@ struct ElectionSetting {
   std::uint64_t seed = 0;              ///< Of all that is left to chance.
 };
 
-/// Loop thread only. Reconnects, stands for election and steps down by itself, until it is destroyed.
+/// Loop thread only. Reconnects, campaigns and steps down by itself, until it is destroyed.
 class ElectedLink : public NodeLink {
  public:
   /// The coordinator, while it is this agent's.

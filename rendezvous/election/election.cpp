@@ -7,7 +7,7 @@
 // generation has to wait. It cannot tell this from being cut off alone, so once it has something to write and could not
 // for a whole lease more, it steps down: another agent may reach etcd.
 //
-//   looking --key absent, twice--> standing --key made--> leading --refused, lease gone, too long in doubt--> looking
+//   looking --key absent, twice--> campaigning --key made--> leading --refused, lease gone, too long in doubt--> looking
 //      ^ `--key present: Follow--> following --line down--> looking
 
 #include "rendezvous/election/election.hpp"
@@ -56,14 +56,14 @@ std::optional<Instant> Election::wake_at() const {
   };
   if (phase_ == Phase::resigned) return least;
   at(calls_.next_at());
-  if (leads() && !office_->is_doubtful()) at(lease_until_);
+  if (leads() && !leadership_->is_doubtful()) at(lease_until_);
   at(give_up_at());
   return least;
 }
 
 std::optional<Instant> Election::give_up_at() const {
   if (!leads()) return {};
-  return office_->given_up_at(lease_until_, lease_.length);
+  return leadership_->given_up_at(lease_until_, lease_.length);
 }
 
 Duration EtcdCalls::half_by_chance(Duration most) {
@@ -114,7 +114,7 @@ void Election::on(const Found& found) {
 
 // Keeps the line if it leads to the elected coordinator, or if nobody knows yet who is elected. Otherwise it follows the elected one.
 void Election::confirm(const std::optional<Leader>& leader) {
-  if (leader && leader->is_office_of(followed_)) return void(confirms_ = false);
+  if (leader && leader->is_same_leadership(followed_)) return void(confirms_ = false);
   if (!leader || leader->address.empty() || leader->lease == lease_.id) return look_after(calls_.half_by_chance(look_interval));
   confirms_ = false;
   phase_ = Phase::looking;
@@ -132,7 +132,7 @@ void Election::follow(const Leader& leader) {
 
 void Election::consider(const std::optional<Leader>& leader) {
   // The agent that this one connects to is not elected any more. It may be frozen, and answer when it thaws.
-  if (!leader || !leader->is_office_of(followed_)) is_first_line_ = false;
+  if (!leader || !leader->is_same_leadership(followed_)) is_first_line_ = false;
   if (!leader) {
     if (!options_.campaigns) {
       explain("no agent coordinates, and this one may not (is_host=0)");
@@ -145,7 +145,7 @@ void Election::consider(const std::optional<Leader>& leader) {
     if (now_ < campaign_not_before_) return look_after(calls_.half_by_chance(look_interval));
     if (!std::exchange(was_absent_, true)) return look_after(calls_.half_by_chance(campaign_jitter));
     was_absent_ = false;
-    phase_ = Phase::standing;
+    phase_ = Phase::campaigning;
     return call(Grant{options_.lease});
   }
   was_absent_ = false;
@@ -153,7 +153,7 @@ void Election::consider(const std::optional<Leader>& leader) {
   // Won in a campaign whose outcome was not heard, or given up while etcd was away: nobody is to wait for it.
   if (leader->lease == lease_.id) return give_the_lease_back();
   if (leader->address.empty()) return explain("an agent was elected, and has not opened its service yet");
-  if (!leader->is_office_of(followed_)) follow(*leader);
+  if (!leader->is_same_leadership(followed_)) follow(*leader);
 }
 
 void Election::give_the_lease_back() { act(Revoke{lease_.id}); }
@@ -164,7 +164,7 @@ void Election::on(const Granted& granted) {
   calls_.end();
   lease_ = granted.lease;
   lease_until_ = calls_.begun_at() + lease_.length;
-  call(Stand{lease_.id});
+  call(Campaign{lease_.id});
 }
 
 void Election::on(const Counted& counted) {
@@ -192,15 +192,15 @@ void Election::on(const Counted& counted) {
     floor = state.value().number;
   }
   phase_ = Phase::leading;
-  office_.emplace(counted.leader->created);
+  leadership_.emplace(counted.leader->created);
   explained_.clear();
   followed_ = {};
-  act(Lead{office_->created(), lease_.id, floor});
+  act(Lead{leadership_->created(), lease_.id, floor});
 }
 
 void Election::on(const Serving& serving) {
   if (!leads()) return;
-  office_->serve(serving.address);
+  leadership_->serve(serving.address);
   keep_or_publish();
 }
 
@@ -211,19 +211,19 @@ void Election::on(const CannotServe& cannot) {
   step_down(cannot.why);
 }
 
-// --- in office ------------------------------------------------------------------------------------------------------
+// --- leading ---------------------------------------------------------------------------------------------------------
 
 void Election::keep_or_publish() {
   if (calls_.under_way()) return;
-  if (office_->is_published()) call(KeepAlive{lease_.id});
-  else call(Publish{office_->created(), lease_.id, office_->address()});
+  if (leadership_->is_published()) call(KeepAlive{lease_.id});
+  else call(Publish{leadership_->created(), lease_.id, leadership_->address()});
 }
 
 void Election::on(const Published& published) {
   calls_.end();
   if (!leads()) return look();
   if (!published.still_leader) return step_down("another agent was elected");
-  office_->publish();
+  leadership_->publish();
   calls_.succeeded();
   calls_.plan(now_ + lease_.length / 3);
 }
@@ -236,19 +236,19 @@ void Election::on(const Kept& kept) {
   lease_until_ = calls_.begun_at() + kept.left;
   calls_.succeeded();
   calls_.plan(now_ + lease_.length / 3);
-  if (office_->is_doubtful() && now_ < lease_until_) {
-    office_->trust();
+  if (leadership_->is_doubtful() && now_ < lease_until_) {
+    leadership_->trust();
     act(Say{Level::info, "etcd answers again, and this agent still coordinates"});
   }
-  if (!office_->is_published()) keep_or_publish();
+  if (!leadership_->is_published()) keep_or_publish();
 }
 
 void Election::on(const WriteBegan&) {
-  if (office_) office_->begin_write(now_);
+  if (leadership_) leadership_->begin_write(now_);
 }
 
 void Election::on(const WriteDone&) {
-  if (office_) office_->end_write();
+  if (leadership_) leadership_->end_write();
 }
 
 void Election::on(const WriteRefused&) {
@@ -257,7 +257,7 @@ void Election::on(const WriteRefused&) {
 
 void Election::step_down(std::string why) {
   phase_ = Phase::looking;
-  office_.reset();
+  leadership_.reset();
   calls_.plan_nothing();
   was_absent_ = false;
   act(StepDown{std::move(why)});
@@ -271,7 +271,7 @@ void Election::on(const Unanswered& unanswered) {
     calls_.plan(now_ + std::min(wait, lease_.length / 6));
     return;
   }
-  if (phase_ == Phase::standing) {
+  if (phase_ == Phase::campaigning) {
     phase_ = Phase::looking;
     if (lease_until_ > now_) give_the_lease_back();
   }
@@ -285,8 +285,8 @@ void Election::on(const Unanswered& unanswered) {
 void Election::on(const Tick&) {
   if (const auto end = give_up_at(); end && now_ >= *end)
     return step_down("etcd could not be asked to write for too long; another agent may reach it");
-  if (leads() && !office_->is_doubtful() && now_ >= lease_until_) {
-    office_->doubt();
+  if (leads() && !leadership_->is_doubtful() && now_ >= lease_until_) {
+    leadership_->doubt();
     act(Say{Level::warning, fmt::format("etcd has not answered for {:.3g} s: what runs goes on, but no generation can begin until it does",
                                         std::chrono::duration<double>(now_ - (lease_until_ - lease_.length)).count())});
   }
@@ -296,7 +296,7 @@ void Election::on(const Tick&) {
 }
 
 void Election::on(const Resign&) {
-  if (leads() || phase_ == Phase::standing) give_the_lease_back();
+  if (leads() || phase_ == Phase::campaigning) give_the_lease_back();
   phase_ = Phase::resigned;
 }
 

@@ -34,7 +34,7 @@ struct Leader {
   LeaseId lease;     ///< etcd deletes the key when this expires. Ids come from etcd's clock, so they differ even after etcd lost its data.
   std::string address;  ///< HOST:PORT of the coordinator; empty: elected, but not serving yet
   friend bool operator==(const Leader&, const Leader&) = default;
-  [[nodiscard]] bool is_office_of(const Leader& other) const { return created == other.created && lease == other.lease; }
+  [[nodiscard]] bool is_same_leadership(const Leader& other) const { return created == other.created && lease == other.lease; }
 };
 
 /// `leader` is there while an agent coordinates; `state` is the newest generation that was ever begun.
@@ -50,7 +50,7 @@ constexpr std::uint64_t state_number_max = std::uint64_t{1} << 62;
 [[nodiscard]] std::string state_text(const Generation& generation);
 [[nodiscard]] Result<Generation> generation_from_state(std::string_view text);
 
-/// An agent that finds no leader waits for up to this before it stands for election, so that not all of a large job do at once.
+/// An agent that finds no leader waits for up to this before it campaigns, so that not all of a large job do at once.
 constexpr Duration campaign_jitter = 200ms;
 /// An agent without a coordinator looks at the leader key this often, half of it by chance.
 constexpr Duration look_interval = 500ms;
@@ -107,7 +107,7 @@ struct WriteDone {};
 /// etcd refused the write: the leader key is not this agent's any more.
 struct WriteRefused {};
 struct Tick {};
-/// The agent leaves the job and will end when its workers have: it stands for election no more. One that leads goes on until it resigns.
+/// The agent leaves the job and will end when its workers have: it campaigns no more. One that leads goes on until it resigns.
 struct Withdraw {};
 /// The agent is about to end.
 struct Resign {};
@@ -121,7 +121,7 @@ struct Grant {   // *
   Duration lease;
 };
 /// Makes the leader key, without an address, if there is none; reads it and the state.
-struct Stand {  // *
+struct Campaign {  // *
   LeaseId lease;
 };
 /// Writes the address into the leader key if it is still the one of `created` and `lease`.
@@ -159,7 +159,7 @@ struct Say {
   Level level = Level::info;
   std::string text;
 };
-using Action = std::variant<Look, Grant, Stand, Publish, KeepAlive, Revoke, Follow, Lead, StepDown, Explain, Say>;
+using Action = std::variant<Look, Grant, Campaign, Publish, KeepAlive, Revoke, Follow, Lead, StepDown, Explain, Say>;
 
 }  // namespace election
 
@@ -194,9 +194,9 @@ class EtcdCalls {
 };
 
 /// What an agent has while it coordinates: its leader key, and how sure it is of it. Each election that this agent wins makes a new one. Pure.
-class Office {
+class Leadership {
  public:
-  explicit Office(Revision created) : created_{created} {}
+  explicit Leadership(Revision created) : created_{created} {}
 
   [[nodiscard]] Revision created() const { return created_; }
   /// Of its service; empty until that is open.
@@ -227,7 +227,7 @@ class Office {
   std::optional<Instant> writing_since_;
 };
 
-/// One method for each event, and 14 fields: what is known of the leader, of the own lease and office, and of the calls to etcd.
+/// One method for each event, and 14 fields: what is known of the leader, of the own lease and leadership, and of the calls to etcd.
 class Election {
  public:
   explicit Election(const ElectionOptions& options) : options_{options}, calls_{options.seed} {}
@@ -237,16 +237,16 @@ class Election {
   [[nodiscard]] std::optional<Instant> wake_at() const;
   /// This agent coordinates.
   [[nodiscard]] bool leads() const { return phase_ == Phase::leading; }
-  /// It has asked for the office, and does not know yet whether it has it.
-  [[nodiscard]] bool stands() const { return phase_ == Phase::standing; }
+  /// It has asked for the leadership, and does not know yet whether it has it.
+  [[nodiscard]] bool is_campaigning() const { return phase_ == Phase::campaigning; }
   /// It coordinates, and its lease has not ended by its own clock: nobody else can have been elected.
   [[nodiscard]] bool certain(Instant now) const { return leads() && now < lease_until_; }
 
  private:
   enum class Phase {
-    looking,    // no coordinator is at hand: looks at the leader key now and then
-    following,  // the line to the coordinator is up; nothing is asked of etcd
-    standing,   // the lease is asked for, then the key
+    looking,      // no coordinator is at hand: looks at the leader key now and then
+    following,    // the line to the coordinator is up; nothing is asked of etcd
+    campaigning,  // the lease is asked for, then the key
     leading,
     resigned,
   };
@@ -295,13 +295,13 @@ class Election {
 
   Phase phase_ = Phase::looking;
   EtcdCalls calls_;
-  Lease lease_{};                 // ours, or the last that was
-  Instant lease_until_{};         // at the least
-  std::optional<Office> office_;  // leading
-  Leader followed_{};             // looking, following
-  bool is_first_line_ = false;    // no line to the followed coordinator has been up yet
-  bool confirms_ = false;         // following: the line came back by itself, and another may have been elected meanwhile
-  bool was_absent_ = false;       // looking: when it was looked at last, there was no leader
+  Lease lease_{};                         // ours, or the last that was
+  Instant lease_until_{};                 // at the least
+  std::optional<Leadership> leadership_;  // leading
+  Leader followed_{};                     // looking, following
+  bool is_first_line_ = false;            // no line to the followed coordinator has been up yet
+  bool confirms_ = false;                 // following: the line came back by itself, and another may have been elected meanwhile
+  bool was_absent_ = false;               // looking: when it was looked at last, there was no leader
   Instant campaign_not_before_{};
   bool withdrawn_ = false;
   std::string explained_;

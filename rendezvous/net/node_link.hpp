@@ -71,7 +71,7 @@ class Ledger {
   /// whoever owns both ends this one. `delayed` says why it takes long, whenever the reason changes.
   virtual void clear(std::optional<Generation> generation, std::function<void()> cleared,
                      std::function<void(const std::string& why)> delayed) = 0;
-  /// Gives the office up, because the node in this process leaves. Whoever owns both ends this coordinator a little later.
+  /// Gives the leadership up, because the node in this process leaves. Whoever owns both ends this coordinator a little later.
   virtual void hand_over() = 0;
 };
 

@@ -21,7 +21,7 @@ class Succession {
   [[nodiscard]] bool is_due() const { return elected_ && own_node_left_; }
   /// True once, where another one should begin it and none may: this one begins it all the same.
   [[nodiscard]] bool has_nobody() { return is_due() && !std::exchange(told_of_nobody_, true); }
-  /// True once: the office is to be handed over now.
+  /// True once: the leadership is to be handed over now.
   [[nodiscard]] bool hand_over() { return is_due() && !std::exchange(handed_over_, true); }
 
  private:

@@ -153,7 +153,7 @@ TEST_CASE("one of three is elected, and the next one when it resigns", "[etcd]")
   CHECK(leaders() == 1);
 }
 
-TEST_CASE("a coordinator whose office is another's begins no generation", "[etcd]") {
+TEST_CASE("a coordinator whose leadership is another's begins no generation", "[etcd]") {
   if (without_etcd()) return;
   Stage stage;
   Agent agent{stage, "a"};

@@ -101,7 +101,7 @@ TEST_CASE("a coordinator is frozen, a peer dials it, another is elected: all tra
   const auto begin = std::chrono::steady_clock::now();
   first.signal(SIGSTOP);
   if (whole_node) REQUIRE(::kill(workers.front(), SIGSTOP) == 0);
-  // The frozen one still has the office, and its system still takes connections: that is whom this one dials.
+  // The frozen one still has the leadership, and its system still takes connections: that is whom this one dials.
   Job late{cluster.job()};
   REQUIRE(one_says({&a, &b, &late}, "elected to coordinate"));
   cluster.go_on("ten");

@@ -19,10 +19,10 @@ namespace {
 constexpr Instant start{1000s};
 
 /// One term of one coordinator.
-struct Office {
+struct Leadership {
   Revision created;
   LeaseId lease;
-  friend bool operator==(const Office&, const Office&) = default;
+  friend bool operator==(const Leadership&, const Leadership&) = default;
 };
 
 /// What etcd keeps: leases that end, and the two keys.
@@ -40,7 +40,9 @@ struct Model {
     std::erase_if(leases, [&](const auto& lease) { return lease.second.until <= now; });
     if (leader && !leases.contains(leader->lease.value())) leader.reset();
   }
-  [[nodiscard]] bool is(const Office& office) const { return leader && leader->created == office.created && leader->lease == office.lease; }
+  [[nodiscard]] bool is(const Leadership& leadership) const {
+    return leader && leader->created == leadership.created && leader->lease == leadership.lease;
+  }
 };
 
 struct World {
@@ -48,9 +50,9 @@ struct World {
     Election election;
     bool there = true;  // not frozen
     std::optional<Instant> wake{};
-    std::optional<Office> office{};  // leads, as it thinks
-    std::uint64_t number = 0;        // the newest generation that it began
-    std::optional<Office> follows{};
+    std::optional<Leadership> leadership{};  // leads, as it thinks
+    std::uint64_t number = 0;                // the newest generation that it began
+    std::optional<Leadership> follows{};
     bool up = false;
     bool writes = false;          // one at a time
     std::vector<Event> missed{};  // while it was frozen
@@ -120,7 +122,7 @@ struct World {
       return Granted{{LeaseId{id}, a.lease}};
     });
   }
-  void perform(std::size_t i, const Stand& a) {
+  void perform(std::size_t i, const Campaign& a) {
     ask(i, [this, a]() -> Event {
       if (!etcd.leases.contains(a.lease.value())) return Unanswered{"no such lease"};
       if (!etcd.leader) etcd.leader = Leader{Revision{++etcd.revision}, a.lease, ""};
@@ -151,23 +153,23 @@ struct World {
     });
   }
   void perform(std::size_t i, const Follow&) {
-    members[i].follows = etcd.leader ? std::optional{Office{etcd.leader->created, etcd.leader->lease}} : std::nullopt;
+    members[i].follows = etcd.leader ? std::optional{Leadership{etcd.leader->created, etcd.leader->lease}} : std::nullopt;
     members[i].up = false;
     connect(i);
   }
   void perform(std::size_t i, const Lead& a) {
-    members[i].office = members[i].follows = Office{a.created, a.lease};
+    members[i].leadership = members[i].follows = Leadership{a.created, a.lease};
     members[i].number = begun_anew ? std::max(a.generation_floor, newest) : a.generation_floor;  // its nodes remember what etcd forgot
     members[i].up = true;
     members[i].writes = false;
     post(0s, [this, i] { give(i, Serving{"here"}); });
   }
   void perform(std::size_t i, const StepDown&) {
-    const auto office = std::exchange(members[i].office, {});
+    const auto leadership = std::exchange(members[i].leadership, {});
     members[i].follows.reset();
     members[i].up = false;
     for (std::size_t j = 0; j < members.size(); ++j)
-      if (j != i && members[j].follows == office) cut(j);
+      if (j != i && members[j].follows == leadership) cut(j);
   }
   void perform(std::size_t, const Explain&) {}
   void perform(std::size_t, const election::Say&) {}
@@ -176,9 +178,9 @@ struct World {
   void connect(std::size_t i) {
     post(some(50ms), [this, i] {
       Member& member = members[i];
-      if (member.up || member.office || !member.follows) return;
+      if (member.up || member.leadership || !member.follows) return;
       const bool served =
-          std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.there && m.office == member.follows; });
+          std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.there && m.leadership == member.follows; });
       if (!served) return connect(i);
       member.up = true;
       give(i, LineUp{});
@@ -192,17 +194,17 @@ struct World {
 
   /// A coordinator wants to begin a generation; as the ledger does it.
   void begin_generation(std::size_t i) {
-    if (!members[i].office || !members[i].there || std::exchange(members[i].writes, true)) return;
-    const Office office = *members[i].office;
+    if (!members[i].leadership || !members[i].there || std::exchange(members[i].writes, true)) return;
+    const Leadership leadership = *members[i].leadership;
     if (begun_anew) members[i].number = std::max(members[i].number, newest);
     const std::uint64_t number = members[i].number + 1;
     give(i, WriteBegan{});
-    try_to_write(i, office, number);
+    try_to_write(i, leadership, number);
   }
-  void try_to_write(std::size_t i, Office office, std::uint64_t number) {
+  void try_to_write(std::size_t i, Leadership leadership, std::uint64_t number) {
     const auto known = std::make_shared<bool>(false);
-    const auto answer = [this, i, office, number, known](bool written) {
-      if (!members[i].there || std::exchange(*known, true) || members[i].office != office) return;
+    const auto answer = [this, i, leadership, number, known](bool written) {
+      if (!members[i].there || std::exchange(*known, true) || members[i].leadership != leadership) return;
       if (!written) return give(i, WriteRefused{});
       const bool is_new = begun.insert(number).second;
       // What was written just before etcd lost it: another lineage may begin that number before anybody heard of this one.
@@ -216,15 +218,15 @@ struct World {
       give(i, WriteDone{});
     };
     if (!rng.chance(loss))
-      post(some(lease / 3 / quickness), [this, office, number, answer] {
+      post(some(lease / 3 / quickness), [this, leadership, number, answer] {
         if (etcd_away) return;
         etcd.pass(now);
-        const bool holds = etcd.is(office);
+        const bool holds = etcd.is(leadership);
         if (holds) etcd.state = state_text({number, {{number, 1}}});
         post(some(50ms), [answer, holds] { answer(holds); });
       });
-    post(lease / 2, [this, i, office, number, known] {
-      if (!std::exchange(*known, true) && members[i].office == office) try_to_write(i, office, number);
+    post(lease / 2, [this, i, leadership, number, known] {
+      if (!std::exchange(*known, true) && members[i].leadership == leadership) try_to_write(i, leadership, number);
     });
   }
 
@@ -233,10 +235,10 @@ struct World {
     if (begun_anew && now < *begun_anew + lease) return;  // nobody can be certain of what another etcd said
     std::size_t certain = 0;
     for (const Member& member : members) {
-      CHECK(member.election.leads() == member.office.has_value());
+      CHECK(member.election.leads() == member.leadership.has_value());
       if (!member.election.certain(now)) continue;
       ++certain;
-      CHECK(etcd.is(*member.office));  // its lease lives, and the key is its own
+      CHECK(etcd.is(*member.leadership));  // its lease lives, and the key is its own
     }
     CHECK(certain <= 1);
   }
@@ -253,7 +255,7 @@ struct World {
   void freeze(std::size_t i) {
     members[i].there = false;
     for (std::size_t j = 0; j < members.size(); ++j)
-      if (j != i && members[i].office && members[j].follows == members[i].office) cut(j);
+      if (j != i && members[i].leadership && members[j].follows == members[i].leadership) cut(j);
   }
   void thaw(std::size_t i) {
     if (std::exchange(members[i].there, true)) return;
@@ -284,9 +286,9 @@ struct World {
   }
 
   [[nodiscard]] bool settled() const {
-    const auto leader = std::find_if(members.begin(), members.end(), [](const Member& m) { return m.office.has_value(); });
+    const auto leader = std::find_if(members.begin(), members.end(), [](const Member& m) { return m.leadership.has_value(); });
     return leader != members.end() &&
-           std::all_of(members.begin(), members.end(), [&](const Member& m) { return m.up && m.follows == leader->office; });
+           std::all_of(members.begin(), members.end(), [&](const Member& m) { return m.up && m.follows == leader->leadership; });
   }
 };
 
@@ -305,7 +307,7 @@ TEST_CASE("one coordinator at a time can begin a generation, and there is one ag
         case 1: world.thaw(who); break;
         case 2: world.etcd_away = rng.chance(0.5); break;
         case 3:
-          if (!world.members[who].office) world.cut(who);
+          if (!world.members[who].leadership) world.cut(who);
           break;
         case 6: world.lose_etcd(); break;
         default: world.begin_generation(who); break;

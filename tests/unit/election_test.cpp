@@ -40,7 +40,7 @@ struct Agent {
   /// Elected with lease 50 at revision 9.
   Agent& win(std::optional<std::string> state = {}) {
     on(Begin{}).on(Found{}).tick().on(Found{}).on(Granted{{LeaseId{50}, 5s}});
-    REQUIRE(did<Stand>());
+    REQUIRE(did<Campaign>());
     return on(Counted{Leader{Revision{9}, LeaseId{50}, ""}, std::move(state)});
   }
   Agent& lead() {
@@ -81,7 +81,7 @@ TEST_CASE("an agent follows the leader that is there", "[election]") {
     REQUIRE(agent.did<Follow>());
     CHECK(agent.did<Follow>()->address == "10.0.0.8:4711");
   }
-  SECTION("and when the line comes back by itself, looks whether that one still holds the office") {
+  SECTION("and when the line comes back by itself, looks whether that one still holds the leadership") {
     agent.on(LineUp{}).on(LineDown{}).on(Found{other}).on(LineUp{});
     REQUIRE(agent.did<Look>());
     SECTION("it does") {
@@ -106,7 +106,7 @@ TEST_CASE("an agent follows the leader that is there", "[election]") {
       CHECK(agent.did<Follow>());
     }
   }
-  SECTION("and asks also when the first line comes up after the office was lost: it was frozen while it was dialled") {
+  SECTION("and asks also when the first line comes up after the leadership was lost: it was frozen while it was dialled") {
     agent.tick();
     if (GENERATE(true, false)) agent.on(Found{});
     else agent.on(Unanswered{"no answer"});
@@ -123,7 +123,7 @@ TEST_CASE("an agent follows the leader that is there", "[election]") {
   }
 }
 
-TEST_CASE("an agent stands for election when there is no leader, twice", "[election]") {
+TEST_CASE("an agent campaigns when it has looked twice and found no leader", "[election]") {
   Agent agent;
   agent.on(Begin{}).on(Found{});
   CHECK(agent.actions.empty());
@@ -136,8 +136,8 @@ TEST_CASE("an agent stands for election when there is no leader, twice", "[elect
     REQUIRE(agent.did<Grant>());
     CHECK(agent.did<Grant>()->lease == 5s);
     agent.on(Granted{{LeaseId{50}, 6s}});
-    REQUIRE(agent.did<Stand>());
-    CHECK(agent.did<Stand>()->lease == LeaseId{50});
+    REQUIRE(agent.did<Campaign>());
+    CHECK(agent.did<Campaign>()->lease == LeaseId{50});
   }
   SECTION("but not when one came meanwhile") {
     agent.on(Found{other});
@@ -286,7 +286,7 @@ TEST_CASE("a leader without etcd goes on with what runs", "[election]") {
     CHECK(agent.did<Revoke>());  // nobody is to wait for its lease to end
     CHECK_FALSE(agent.did<Follow>());
   }
-  SECTION("and keeps its office when the write was done in time") {
+  SECTION("and keeps its leadership when the write was done in time") {
     CHECK(without_etcd(20s));
     agent.on(WriteBegan{});
     CHECK(without_etcd(4s));
@@ -295,7 +295,7 @@ TEST_CASE("a leader without etcd goes on with what runs", "[election]") {
   }
 }
 
-TEST_CASE("an agent that ends gives its office up, and does nothing more", "[election]") {
+TEST_CASE("an agent that ends gives its leadership up, and does nothing more", "[election]") {
   Agent agent;
   agent.lead().on(Resign{});
   REQUIRE(agent.did<Revoke>());
@@ -304,9 +304,9 @@ TEST_CASE("an agent that ends gives its office up, and does nothing more", "[ele
   CHECK(agent.on(Kept{5s}).actions.empty());
 }
 
-TEST_CASE("an agent that leaves stands for election no more", "[election]") {
+TEST_CASE("an agent that leaves campaigns no more", "[election]") {
   Agent agent;
-  SECTION("it never stood") {
+  SECTION("it never campaigned") {
     agent.on(Withdraw{}).on(Begin{}).on(Found{});
     REQUIRE(agent.did<Explain>());
     CHECK(agent.did<Explain>()->why == "no agent coordinates, and this one leaves");
@@ -318,15 +318,15 @@ TEST_CASE("an agent that leaves stands for election no more", "[election]") {
     }
     CHECK(agent.tick().on(Found{other}).did<Follow>());
   }
-  SECTION("it wins meanwhile, and gives the office back") {
+  SECTION("it wins meanwhile, and gives the leadership back") {
     agent.on(Begin{}).on(Found{}).tick().on(Found{}).on(Withdraw{}).on(Granted{{LeaseId{50}, 5s}});
-    REQUIRE(agent.did<Stand>());
-    CHECK(agent.election.stands());
+    REQUIRE(agent.did<Campaign>());
+    CHECK(agent.election.is_campaigning());
     agent.on(Counted{Leader{Revision{9}, LeaseId{50}, ""}, {}});
     CHECK_FALSE(agent.did<Lead>());
     REQUIRE(agent.did<Revoke>());
     CHECK(agent.did<Revoke>()->lease == LeaseId{50});
-    CHECK_FALSE(agent.election.stands());
+    CHECK_FALSE(agent.election.is_campaigning());
   }
   SECTION("it leads, and goes on until it resigns") {
     agent.lead().on(Withdraw{});
@@ -375,21 +375,21 @@ TEST_CASE("failures of etcd in a row wait longer, half of it by chance, until it
   CHECK(calls.after_failure() <= etcd_backoff_min);
 }
 
-TEST_CASE("an office is given up in doubt, with something to write, a whole lease after both", "[election]") {
-  Office office{Revision{9}};
-  CHECK_FALSE(office.is_published());
-  CHECK_FALSE(office.given_up_at(start, 5s));
-  office.doubt();
-  CHECK_FALSE(office.given_up_at(start, 5s));
-  office.begin_write(start + 3s);
-  CHECK(office.given_up_at(start, 5s) == start + 8s);
-  CHECK(office.given_up_at(start + 4s, 5s) == start + 9s);
+TEST_CASE("a leadership is given up in doubt, with something to write, a whole lease after both", "[election]") {
+  Leadership leadership{Revision{9}};
+  CHECK_FALSE(leadership.is_published());
+  CHECK_FALSE(leadership.given_up_at(start, 5s));
+  leadership.doubt();
+  CHECK_FALSE(leadership.given_up_at(start, 5s));
+  leadership.begin_write(start + 3s);
+  CHECK(leadership.given_up_at(start, 5s) == start + 8s);
+  CHECK(leadership.given_up_at(start + 4s, 5s) == start + 9s);
   SECTION("etcd answers again") {
-    office.trust();
-    CHECK_FALSE(office.given_up_at(start, 5s));
+    leadership.trust();
+    CHECK_FALSE(leadership.given_up_at(start, 5s));
   }
   SECTION("it is written") {
-    office.end_write();
-    CHECK_FALSE(office.given_up_at(start, 5s));
+    leadership.end_write();
+    CHECK_FALSE(leadership.given_up_at(start, 5s));
   }
 }

@@ -34,7 +34,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::string_view http2_preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-static_assert(http2_preface.size() == first_words_size);
+static_assert(http2_preface.size() == first_bytes_size);
 constexpr std::string_view tls_record = "\x16\x03";  // a handshake, of any version that is still spoken
 // For a client of the other kind, so that it can tell why it is turned away. HTTP/2: empty SETTINGS, then GOAWAY with the error code
 // INADEQUATE_SECURITY. TLS: a fatal alert, "protocol version".
@@ -214,7 +214,7 @@ class PosixAcceptor final : public GrpcAcceptor {
     const ConnectionId id = admission_.accepted(counted_address(address_of(visitor.get())));
     const int on = 1;
     ::setsockopt(visitor.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (const auto heard = read_ahead(visitor.get()); heard && heard->words == welcome())
+    if (const auto peeked = read_ahead(visitor.get()); peeked && peeked->kind == welcome())
       return hand_over(std::move(visitor), id);  // its first flight came while it was in the backlog
     const auto known =
         std::make_shared<Visitor>(Visitor{asio::posix::stream_descriptor{loop_, visitor.get()}, id, clock_.now() + options_.patience});
@@ -231,61 +231,61 @@ class PosixAcceptor final : public GrpcAcceptor {
           if (!acceptor.expired() && still_here && !error) look_at(*still_here);
         });
   }
-  struct Heard {
-    FirstWords words;
+  struct Peeked {
+    FirstBytes kind;
     std::size_t wake_at = 0;  // unfinished: it is known with so many bytes
   };
   // What the first bytes are; nothing when the peer has gone. It stays `unfinished` until the whole first flight is there, so a
   // peer that sends it byte by byte costs gRPC nothing.
-  [[nodiscard]] std::optional<Heard> read_ahead(int socket) const {
+  [[nodiscard]] std::optional<Peeked> read_ahead(int socket) const {
     std::array<std::byte, first_flight_header_max> bytes;
     const ssize_t size = ::recv(socket, bytes.data(), bytes.size(), MSG_PEEK);
-    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return Heard{FirstWords::unfinished, 1};
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return Peeked{FirstBytes::unfinished, 1};
     if (size <= 0) return {};
     const ByteSpan begin = ByteSpan{bytes}.first(static_cast<std::size_t>(size));
-    const FirstWords words = first_words(begin);
-    if (words != FirstWords::unfinished && words != welcome()) return Heard{words};
-    const auto wanted = words == FirstWords::unfinished ? std::optional{first_words_size} : first_flight_size(begin);
+    const FirstBytes kind = first_bytes(begin);
+    if (kind != FirstBytes::unfinished && kind != welcome()) return Peeked{kind};
+    const auto wanted = kind == FirstBytes::unfinished ? std::optional{first_bytes_size} : first_flight_size(begin);
     int unread = 0;
     if (!wanted || ::ioctl(socket, FIONREAD, &unread) != 0 || static_cast<std::size_t>(unread) > first_flight_max.value())
-      return Heard{FirstWords::other};
-    if (words != FirstWords::unfinished && static_cast<std::size_t>(unread) >= *wanted) return Heard{words};
+      return Peeked{FirstBytes::other};
+    if (kind != FirstBytes::unfinished && static_cast<std::size_t>(unread) >= *wanted) return Peeked{kind};
     if (const auto facts = tcp_facts(socket); !facts || !facts->is_open || facts->peer_is_done) return {};
-    return Heard{FirstWords::unfinished, *wanted};
+    return Peeked{FirstBytes::unfinished, *wanted};
   }
-  [[nodiscard]] FirstWords welcome() const { return options_.tls ? FirstWords::tls : FirstWords::http2; }
+  [[nodiscard]] FirstBytes welcome() const { return options_.tls ? FirstBytes::tls : FirstBytes::http2; }
   void look_at(Visitor& visitor) {
     const int socket = visitor.socket.native_handle();
-    const auto heard = read_ahead(socket);
-    if (!heard) return drop(visitor);
-    if (heard->words == welcome()) return show_in(visitor);
-    switch (heard->words) {
-      case FirstWords::unfinished: wake_at(socket, heard->wake_at); return listen_to(visitor);
-      case FirstWords::http2:
+    const auto peeked = read_ahead(socket);
+    if (!peeked) return drop(visitor);
+    if (peeked->kind == welcome()) return release_to_grpc(visitor);
+    switch (peeked->kind) {
+      case FirstBytes::unfinished: wake_at(socket, peeked->wake_at); return listen_to(visitor);
+      case FirstBytes::http2:
         answer(socket, no_without_tls);
         turned_away_.tell("connections without TLS, which this rendezvous demands (cacert, cert and key)", address_of(socket));
         break;
-      case FirstWords::tls:
+      case FirstBytes::tls:
         answer(socket, no_tls_here);
         turned_away_.tell("connections with TLS, which this rendezvous does not have (cacert, cert and key)", address_of(socket));
         break;
-      case FirstWords::other: turned_away_.tell("connections that are not elrun's", address_of(socket)); break;
+      case FirstBytes::other: turned_away_.tell("connections that are not elrun's", address_of(socket)); break;
     }
     drop(visitor);
   }
   // Reads what the peer sent before it answers: closing a socket with unread bytes resets the connection, and the peer may
   // then see the reset instead of the answer.
-  static void answer(int socket, std::string_view words) {
+  static void answer(int socket, std::string_view text) {
     std::array<std::byte, first_flight_max.value()> unread;
     (void)::recv(socket, unread.data(), unread.size(), 0);
-    (void)::send(socket, words.data(), words.size(), MSG_NOSIGNAL);
+    (void)::send(socket, text.data(), text.size(), MSG_NOSIGNAL);
   }
   // The event loop is not woken for a visitor before so many bytes are there.
   static void wake_at(int socket, std::size_t bytes) {
     const int lowest = static_cast<int>(bytes);
     ::setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &lowest, sizeof lowest);
   }
-  void show_in(Visitor& visitor) {
+  void release_to_grpc(Visitor& visitor) {
     const ConnectionId id = visitor.id;
     Fd socket{visitor.socket.release()};
     wake_at(socket.get(), 1);
@@ -351,17 +351,17 @@ class PosixAcceptor final : public GrpcAcceptor {
 
 }  // namespace
 
-FirstWords first_words(ByteSpan bytes) {
+FirstBytes first_bytes(ByteSpan bytes) {
   const std::string_view text = as_text(bytes);
   const auto begins = [text](std::string_view words) { return words.starts_with(text.substr(0, words.size())); };
-  if (begins(tls_record)) return text.size() >= tls_record.size() ? FirstWords::tls : FirstWords::unfinished;
-  if (begins(http2_preface)) return text.size() >= http2_preface.size() ? FirstWords::http2 : FirstWords::unfinished;
-  return FirstWords::other;
+  if (begins(tls_record)) return text.size() >= tls_record.size() ? FirstBytes::tls : FirstBytes::unfinished;
+  if (begins(http2_preface)) return text.size() >= http2_preface.size() ? FirstBytes::http2 : FirstBytes::unfinished;
+  return FirstBytes::other;
 }
 
 std::optional<std::size_t> first_flight_size(ByteSpan bytes) {
   const auto at = [&](std::size_t i) { return std::to_integer<std::size_t>(bytes[i]); };
-  const bool tls = first_words(bytes) == FirstWords::tls;
+  const bool tls = first_bytes(bytes) == FirstBytes::tls;
   const std::size_t header = tls ? tls_header_size : http2_preface.size() + http2_header_size;
   if (bytes.size() < header) return header;
   const std::size_t frame = http2_preface.size();

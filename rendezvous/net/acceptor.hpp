@@ -25,10 +25,10 @@
 namespace elrun::inline v0 {
 
 /// What the first bytes of a connection are.
-enum class FirstWords { unfinished, http2, tls, other };
-[[nodiscard]] FirstWords first_words(ByteSpan bytes);
+enum class FirstBytes { unfinished, http2, tls, other };
+[[nodiscard]] FirstBytes first_bytes(ByteSpan bytes);
 /// With so many bytes it is known in any case.
-constexpr std::size_t first_words_size = 24;
+constexpr std::size_t first_bytes_size = 24;
 
 /// What a client sends before it needs an answer: a TLS ClientHello, or HTTP/2's preface with its SETTINGS. No client of elrun
 /// sends more than this.

@@ -130,13 +130,13 @@ class NodeStream final : public GrpcStream, public StreamEnd {
 
 // Hands connections to gRPC, on a thread of its own. The thread that hands one over also does what gRPC has to do for it at once. For a peer
 // that sends without end this lasts until the connection is cut, and the loop must not wait for that.
-class Usher {
+class ConnectionHandover {
  public:
-  Usher() : thread_{quiet_thread([this] { work_.run(); })} {}
-  ~Usher() { close(); }
-  Usher(const Usher&) = delete;
-  Usher& operator=(const Usher&) = delete;
-  void show_in(grpc::experimental::ExternalConnectionAcceptor& acceptor, Fd connection, std::function<void()> done) {
+  ConnectionHandover() : thread_{quiet_thread([this] { work_.run(); })} {}
+  ~ConnectionHandover() { close(); }
+  ConnectionHandover(const ConnectionHandover&) = delete;
+  ConnectionHandover& operator=(const ConnectionHandover&) = delete;
+  void hand_over(grpc::experimental::ExternalConnectionAcceptor& acceptor, Fd connection, std::function<void()> done) {
     boost::asio::post(work_, [&acceptor, connection = std::make_shared<Fd>(std::move(connection)), done = std::move(done)] {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection->give_up();
@@ -229,7 +229,7 @@ class GrpcServer final : public StreamServer {
     acceptor_.reset();
     owner_.reset();                                                           // what streams still deliver is dropped
     if (server_) server_->Shutdown(std::chrono::system_clock::time_point{});  // long past: it cancels every call
-    usher_.close();
+    handover_.close();
     if (events_) events_->close();
   }
   Result<void> start(const std::string& address, std::uint16_t port) {
@@ -241,7 +241,7 @@ class GrpcServer final : public StreamServer {
     ELRUN_TRY_ASSIGN(acceptor_,
                      GrpcAcceptor::open(loop_, clock_, address, port, {.tls = credentials.has_tls(), .patience = options_.patience},
                                         turned_away_, [this](Fd connection, std::function<void()> done) {
-                                          usher_.show_in(*grpc_acceptor_, std::move(connection), std::move(done));
+                                          handover_.hand_over(*grpc_acceptor_, std::move(connection), std::move(done));
                                         }));
     for (std::size_t i = 0; i < calls_expected; ++i) expected_.emplace_back(*this);
     const int patience = static_cast<int>(std::max<std::int64_t>(options_.patience / 1ms, 1));
@@ -333,7 +333,7 @@ class GrpcServer final : public StreamServer {
   std::unique_ptr<GrpcEvents> events_;
   std::unique_ptr<grpc::Server> server_;
   std::deque<Expected> expected_;  // calls that gRPC may fill when they come; with one alone, each of many would wait for this loop's turn
-  Usher usher_;
+  ConnectionHandover handover_;
   std::unique_ptr<GrpcAcceptor> acceptor_;
 };
 

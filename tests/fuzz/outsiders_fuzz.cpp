@@ -20,14 +20,14 @@ constexpr std::string_view http2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 // However the bytes come in, the acceptor decides the same, and once it has decided more bytes change nothing.
 void knock(ByteSpan bytes) {
-  FirstWords decided = FirstWords::unfinished;
+  FirstBytes decided = FirstBytes::unfinished;
   for (std::size_t size = 1; size <= bytes.size(); ++size) {
-    const FirstWords now = first_words(bytes.first(size));
-    ELRUN_ASSERT(decided == FirstWords::unfinished || now == decided);
+    const FirstBytes now = first_bytes(bytes.first(size));
+    ELRUN_ASSERT(decided == FirstBytes::unfinished || now == decided);
     decided = now;
   }
-  ELRUN_ASSERT(bytes.size() < first_words_size || decided != FirstWords::unfinished);
-  ELRUN_ASSERT((decided == FirstWords::http2) == as_text(bytes).starts_with(http2));
+  ELRUN_ASSERT(bytes.size() < first_bytes_size || decided != FirstBytes::unfinished);
+  ELRUN_ASSERT((decided == FirstBytes::http2) == as_text(bytes).starts_with(http2));
 }
 
 void read_state(std::string_view text) {

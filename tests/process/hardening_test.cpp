@@ -179,18 +179,18 @@ struct Store {
 }  // namespace
 
 TEST_CASE("the first bytes of a connection say what it is", "[hardening]") {
-  const auto words = [](std::string_view text) { return first_words(as_bytes(text)); };
-  CHECK(words(preface) == FirstWords::http2);
-  CHECK(words("\x16\x03\x01\x02") == FirstWords::tls);
-  CHECK(words("\x16") == FirstWords::unfinished);
+  const auto kind = [](std::string_view text) { return first_bytes(as_bytes(text)); };
+  CHECK(kind(preface) == FirstBytes::http2);
+  CHECK(kind("\x16\x03\x01\x02") == FirstBytes::tls);
+  CHECK(kind("\x16") == FirstBytes::unfinished);
   for (std::size_t size = 1; size < preface.size(); ++size)
-    CHECK(words(std::string_view{preface}.substr(0, size)) == FirstWords::unfinished);
+    CHECK(kind(std::string_view{preface}.substr(0, size)) == FirstBytes::unfinished);
   for (const char* other : {"GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/1.1\r\n", "\x16\x02", "\x80", "SSH-2.0-x"})
-    CHECK(words(other) == FirstWords::other);
+    CHECK(kind(other) == FirstBytes::other);
   for_all_seeds(500, [&](Rng& rng) {
     std::string text = preface;
     text[rng.below(text.size())] ^= static_cast<char>(1u << rng.below(8));
-    CHECK(words(text) == FirstWords::other);
+    CHECK(kind(text) == FirstBytes::other);
   });
 }
 

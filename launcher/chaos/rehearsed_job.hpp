@@ -14,8 +14,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
+#include "launcher/chaos/chaos_environment.hpp"
 #include "launcher/chaos/chaos_options.hpp"
-#include "launcher/chaos/ground.hpp"
 #include "launcher/chaos/process_tree.hpp"
 #include "launcher/process/child.hpp"
 #include "launcher/process/orphans.hpp"

@@ -78,13 +78,13 @@ void add_process(std::vector<MetricFamily>& all, const ProcessFacts& p) {
 
 }  // namespace
 
-std::vector<MetricFamily> metrics(const Glance& glance) {
+std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
   using enum MetricType;
-  const NodeRecord& node = glance.node;
+  const NodeRecord& node = snapshot.node;
   const bool runs = node.phase == Supervisor::Phase::running;
   std::vector<MetricFamily> all;
-  all.push_back({.name = "elrun_build", .type = info, .help = "Version of elrun", .samples = {{{{"version", glance.agent.version}}, 1}}});
-  all.push_back(single("elrun_up_seconds", gauge, "seconds", "How long this agent has run", seconds(glance.now - node.began)));
+  all.push_back({.name = "elrun_build", .type = info, .help = "Version of elrun", .samples = {{{{"version", snapshot.agent.version}}, 1}}});
+  all.push_back(single("elrun_up_seconds", gauge, "seconds", "How long this agent has run", seconds(snapshot.now - node.began)));
   all.push_back({.name = "elrun_time_seconds",
                  .type = counter,
                  .unit = "seconds",
@@ -104,8 +104,8 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
   all.push_back({.name = "elrun_nodes",
                  .help = "Nodes of the running generation, as this node was told",
                  .samples = {{{{"state", "active"}}, runs ? static_cast<double>(node.world.seat.nodes) : 0}}});
-  all.push_back(single("elrun_nodes_min", gauge, "", "Fewest nodes of a generation", glance.agent.round.nodes_min));
-  all.push_back(single("elrun_nodes_max", gauge, "", "Most nodes of a generation", glance.agent.round.nodes_max));
+  all.push_back(single("elrun_nodes_min", gauge, "", "Fewest nodes of a generation", snapshot.agent.round.nodes_min));
+  all.push_back(single("elrun_nodes_max", gauge, "", "Most nodes of a generation", snapshot.agent.round.nodes_max));
   all.push_back(
       single("elrun_world_size", gauge, "", "Workers of the running generation on all nodes", runs ? node.world.seat.world_size : 0));
   all.push_back({.name = "elrun_workers", .help = "Workers of this node", .samples = workers_by_state(node)});
@@ -133,7 +133,7 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
                  .unit = "seconds",
                  .help = "From the first sign of a loss to the start of the next generation's workers",
                  .distributions = recoveries(node)});
-  all.push_back(single("elrun_is_coordinator", gauge, "", "Whether the coordinator is in this process", glance.coordinates ? 1 : 0));
+  all.push_back(single("elrun_is_coordinator", gauge, "", "Whether the coordinator is in this process", snapshot.coordinates ? 1 : 0));
   all.push_back(
       single("elrun_coordinator_connected", gauge, "", "Whether this node is connected to its coordinator", node.connected ? 1 : 0));
   all.push_back(
@@ -169,8 +169,8 @@ std::vector<MetricFamily> metrics(const Glance& glance) {
   if (node.checkpoints.safe_at)
     all.push_back(single("elrun_checkpoint_age_seconds", gauge, "seconds",
                          "Seconds since the newest checkpoint was saved or loaded (else since the start)",
-                         seconds(glance.now - *node.checkpoints.safe_at)));
-  add_process(all, glance.process);
+                         seconds(snapshot.now - *node.checkpoints.safe_at)));
+  add_process(all, snapshot.process);
   return all;
 }
 

@@ -88,18 +88,18 @@ nlohmann::json json_of(const Restoration& from) {
       {"checkpoint", from.checkpoint}, {"step", from.step}, {"why", from.why}, {"steps_again", from.steps_again}, {"notes", from.notes}};
 }
 
-nlohmann::json checkpoints_json(const Glance& glance) {
-  const CheckpointRecord& record = glance.node.checkpoints;
+nlohmann::json checkpoints_json(const AgentSnapshot& snapshot) {
+  const CheckpointRecord& record = snapshot.node.checkpoints;
   nlohmann::json json = nlohmann::json::object();
   if (record.went_on_from) json["went_on_from"] = json_of(*record.went_on_from);
-  if (record.safe_at) json["age_seconds"] = seconds(glance.now - *record.safe_at);
+  if (record.safe_at) json["age_seconds"] = seconds(snapshot.now - *record.safe_at);
   if (record.saves_failed > 0) json["saves_failed"] = record.saves_failed;
   if (record.saves_left_out > 0) json["left_out"] = {{"saves", record.saves_left_out}, {"last_step", record.left_out_step}};
   if (const auto& parts = record.parts; parts.written + parts.refused > 0)
     json["parts"] = {{"written", parts.written}, {"refused", parts.refused}, {"bytes", parts.bytes}, {"bytes_per_second", parts.rate}};
   if (record.waiting)
     json["waiting"] = {
-        {"directory", record.waiting->directory}, {"why", record.waiting->why}, {"seconds", seconds(glance.now - record.waiting_since)}};
+        {"directory", record.waiting->directory}, {"why", record.waiting->why}, {"seconds", seconds(snapshot.now - record.waiting_since)}};
   if (record.last_failure) json["last_failure"] = {{"step", record.failed_step}, {"why", message(*record.last_failure)}};
   return json;
 }
@@ -182,9 +182,9 @@ std::string checkpoint_lines(const Reading& checkpoints) {
 
 }  // namespace
 
-std::string status_page(const Glance& glance) {
-  const NodeRecord& node = glance.node;
-  const AgentIdentity& agent = glance.agent;
+std::string status_page(const AgentSnapshot& snapshot) {
+  const NodeRecord& node = snapshot.node;
+  const AgentIdentity& agent = snapshot.agent;
   const Seat& seat = node.world.seat;
   nlohmann::json workers = nlohmann::json::array();
   for (const auto& [local, worker] : node.workers) {
@@ -199,10 +199,10 @@ std::string status_page(const Glance& glance) {
       {"program", agent.program},
       {"phase", word_of(node.phase)},
       {"leaving", node.leaving},
-      {"up_seconds", seconds(glance.now - node.began)},
+      {"up_seconds", seconds(snapshot.now - node.began)},
       {"nodes_min", agent.round.nodes_min},
       {"nodes_max", agent.round.nodes_max},
-      {"coordinator", {{"at", agent.coordinator}, {"is_here", glance.coordinates}, {"is_connected", node.connected}}},
+      {"coordinator", {{"at", agent.coordinator}, {"is_here", snapshot.coordinates}, {"is_connected", node.connected}}},
       {"restarts", {{"job", node.world.restarts.generations}, {"of_budget", node.world.restarts.used}, {"node", node.node_restarts}}},
       {"workers", std::move(workers)}};
   if (node.world.generation.number != 0)
@@ -218,12 +218,12 @@ std::string status_page(const Glance& glance) {
     page["steps"] = {{"decided", node.steps},
                      {"last", node.last_step.decided.value()},
                      {"last_at", static_cast<double>(node.last_step_wall_ns) / 1e9},
-                     {"last_age_seconds", seconds(glance.now - node.last_decided_at)}};
+                     {"last_age_seconds", seconds(snapshot.now - node.last_decided_at)}};
     if (node.last_step.steps > 0) page["steps"]["of"] = node.last_step.steps;
     if (const auto loss = node.last_step.loss; loss && std::isfinite(*loss)) page["steps"]["loss"] = *loss;
   }
-  page["time"] = json_of(node.ledger, glance.now);
-  if (const nlohmann::json checkpoints = checkpoints_json(glance); !checkpoints.empty()) page["checkpoints"] = checkpoints;
+  page["time"] = json_of(node.ledger, snapshot.now);
+  if (const nlohmann::json checkpoints = checkpoints_json(snapshot); !checkpoints.empty()) page["checkpoints"] = checkpoints;
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -292,13 +292,13 @@ std::optional<AgentSaid> agent_said(std::string_view json) {
   return AgentSaid{page.number("pid"), page.text("run"), page.text("node"), page.text("phase"), page.flag("leaving")};
 }
 
-HttpReply page_for(const HttpRequest& request, const Glance& glance) {
+HttpReply page_for(const HttpRequest& request, const AgentSnapshot& snapshot) {
   if (request.path == "/livez" || request.path == "/healthz") return {.body = "ok\n"};
-  if (request.path == "/readyz") return {.body = fmt::format("ok: node {} listens\n", glance.agent.node.value())};
-  if (request.path == "/statusz") return {.type = "application/json", .body = status_page(glance)};
+  if (request.path == "/readyz") return {.body = fmt::format("ok: node {} listens\n", snapshot.agent.node.value())};
+  if (request.path == "/statusz") return {.type = "application/json", .body = status_page(snapshot)};
   if (request.path == "/metrics") {
     const Exposition format = exposition_for(request.accept);
-    return {.type = std::string{content_type(format)}, .body = expose(metrics(glance), format)};
+    return {.type = std::string{content_type(format)}, .body = expose(metrics(snapshot), format)};
   }
   return {.status = 404, .body = "here are /livez, /readyz, /healthz, /statusz and /metrics\n"};
 }

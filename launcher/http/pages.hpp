@@ -34,7 +34,7 @@ struct ProcessFacts {
 };
 
 /// One look at an agent.
-struct Glance {
+struct AgentSnapshot {
   const AgentIdentity& agent;
   const NodeRecord& node;
   bool coordinates = false;  ///< The coordinator is in this process.
@@ -43,10 +43,10 @@ struct Glance {
   std::int64_t wall_ns = 0;
 };
 
-[[nodiscard]] std::vector<MetricFamily> metrics(const Glance& glance);
+[[nodiscard]] std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot);
 
 /// For programs and people: a JSON object.
-[[nodiscard]] std::string status_page(const Glance& glance);
+[[nodiscard]] std::string status_page(const AgentSnapshot& snapshot);
 /// Such an object, from a process that is not trusted, in a few lines for people.
 [[nodiscard]] Result<std::string> status_for_people(std::string_view json);
 /// One document of several such objects, and of the agents that gave none: {"agents": [...], "problems": [...]}. What is no
@@ -66,6 +66,6 @@ struct AgentSaid {
 
 /// The page that a request asks for. That there is an answer shows that the loop turns, and that the agent listens for
 /// workers: requests are answered on the agent's one thread, and not before it has its place to meet the others.
-[[nodiscard]] HttpReply page_for(const HttpRequest& request, const Glance& glance);
+[[nodiscard]] HttpReply page_for(const HttpRequest& request, const AgentSnapshot& snapshot);
 
 }  // namespace elrun::inline v0::launcher

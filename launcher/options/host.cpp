@@ -17,7 +17,7 @@ std::string first_label(const std::string& name) { return name.substr(0, name.fi
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
-std::optional<HostPlace> host_place(const Endpoint& endpoint, HostRule rule, const Surroundings& here) {
+std::optional<HostPlace> host_place(const Endpoint& endpoint, HostRule rule, const HostFacts& here) {
   if (rule == HostRule::never) return std::nullopt;
   const auto is_own = [&](const std::string& address) {
     return is_loopback(address) || std::find(here.own_addresses.begin(), here.own_addresses.end(), address) != here.own_addresses.end();

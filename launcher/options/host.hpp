@@ -10,7 +10,7 @@
 namespace elrun::inline v0::launcher {
 
 /// What is known of the endpoint's name and of this machine.
-struct Surroundings {
+struct HostFacts {
   std::string host_name;                   ///< Of this machine.
   std::vector<std::string> own_addresses;  ///< As text.
   std::vector<std::string> leads_to;       ///< What the endpoint's name resolves to; empty: it does not.
@@ -26,7 +26,7 @@ struct HostPlace {
 [[nodiscard]] bool is_loopback(const std::string& address);
 
 /// Nothing when the coordinator is elsewhere.
-[[nodiscard]] std::optional<HostPlace> host_place(const Endpoint& endpoint, HostRule rule, const Surroundings& here);
+[[nodiscard]] std::optional<HostPlace> host_place(const Endpoint& endpoint, HostRule rule, const HostFacts& here);
 
 /// What the agents that are started one after the other for one node of a job have in common.
 struct AgentPlace {

@@ -87,7 +87,7 @@ std::optional<std::uint64_t> oom_kills_of(std::string_view text) { return count_
 
 std::optional<std::uint64_t> refusals_of(std::string_view text) { return count_of(text, "max "); }
 
-std::string evidence_of(const Ending& ending, const Circumstances& s) {
+std::string evidence_of(const Ending& ending, const SystemEvidence& s) {
   if (ending.signal == SIGKILL && s.oom_kills > 0)
     return fmt::format(
         "OOM-killed by the kernel ({} counts {} more oom_kill{}); give the container more memory, or let the program use less",
@@ -197,8 +197,8 @@ Limits CgroupWatch::limits() const {
           .descriptors = own_limit(RLIMIT_NOFILE)};
 }
 
-Circumstances CgroupWatch::since(const CgroupCounts& before, const Path& log_directory) const {
-  Circumstances s;
+SystemEvidence CgroupWatch::since(const CgroupCounts& before, const Path& log_directory) const {
+  SystemEvidence s;
   const CgroupCounts now = counts();
   s.oom_kills = now.oom_kills > before.oom_kills ? now.oom_kills - before.oom_kills : 0;
   s.oom_counter = memory_.string();

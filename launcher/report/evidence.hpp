@@ -26,7 +26,7 @@ namespace elrun::inline v0::launcher {
 [[nodiscard]] std::optional<std::uint64_t> refusals_of(std::string_view text);
 
 /// As seen when a process ended.
-struct Circumstances {
+struct SystemEvidence {
   std::uint64_t oom_kills = 0;                       ///< Since the process started, in its cgroup
   std::string oom_counter;                           ///< Where that is counted
   std::uint64_t refusals = 0;                        ///< Of processes and threads, since then, in its cgroup
@@ -37,7 +37,7 @@ struct Circumstances {
   std::string full_log_directory;                    ///< Where the process's own log files are, if nothing more can be written there
 };
 /// A sentence for people on why the process ended so; empty when nothing is known that its ending does not say.
-[[nodiscard]] std::string evidence_of(const Ending& ending, const Circumstances& circumstances);
+[[nodiscard]] std::string evidence_of(const Ending& ending, const SystemEvidence& evidence);
 
 /// What may be reached when a system call fails. Nothing: there is no such limit, or it is not known.
 struct Limits {
@@ -66,7 +66,7 @@ class CgroupWatch {
   explicit CgroupWatch(const Path& cgroup_root = "/sys/fs/cgroup", const Path& proc_self_cgroup = "/proc/self/cgroup");
   [[nodiscard]] CgroupCounts counts() const;
   /// `log_directory`: of the files that the process writes itself; empty: there are none.
-  [[nodiscard]] Circumstances since(const CgroupCounts& before, const Path& log_directory) const;
+  [[nodiscard]] SystemEvidence since(const CgroupCounts& before, const Path& log_directory) const;
   [[nodiscard]] Limits limits() const;
 
  private:

@@ -48,9 +48,9 @@ class Reader {
 
 }  // namespace
 
-Result<Surroundings> read_surroundings(const Variables& variables) {
+Result<LaunchEnvironment> read_launch_environment(const Variables& variables) {
   Reader read{variables};
-  Surroundings found = Alone{};
+  LaunchEnvironment found = Alone{};
   if (const auto socket = variables("ELRUN_SOCKET")) {
     const std::uint32_t rank = read.number("RANK", 0, world_max - 1);
     const std::uint32_t world = read.number("WORLD_SIZE", 1, world_max, rank + 1);

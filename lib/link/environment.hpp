@@ -31,11 +31,11 @@ struct InOperatorsJob {
 };
 /// A world of one.
 struct Alone {};
-using Surroundings = std::variant<UnderAgent, InOperatorsJob, Alone>;
+using LaunchEnvironment = std::variant<UnderAgent, InOperatorsJob, Alone>;
 
 using Variables = std::function<std::optional<std::string>(const char* name)>;
 
 /// All problems in one failure.
-[[nodiscard]] Result<Surroundings> read_surroundings(const Variables& variables);
+[[nodiscard]] Result<LaunchEnvironment> read_launch_environment(const Variables& variables);
 
 }  // namespace elrun::inline v0

@@ -46,12 +46,12 @@ Result<void> Session::next_generation(Deadline) {
 }
 
 Result<std::unique_ptr<Session>> Session::open(WorkerKind kind, Deadline deadline) {
-  ELRUN_TRY_ASSIGN(const Surroundings surroundings, read_surroundings([](const char* name) -> std::optional<std::string> {
+  ELRUN_TRY_ASSIGN(const LaunchEnvironment environment, read_launch_environment([](const char* name) -> std::optional<std::string> {
                      const char* value = std::getenv(name);
                      return value == nullptr ? std::nullopt : std::optional<std::string>{value};
                    }));
-  if (const auto* agent = std::get_if<UnderAgent>(&surroundings)) return open_under_agent(*agent, kind, deadline);
-  if (const auto* job = std::get_if<InOperatorsJob>(&surroundings)) return open_in_operators_job(*job, kind, deadline);
+  if (const auto* agent = std::get_if<UnderAgent>(&environment)) return open_under_agent(*agent, kind, deadline);
+  if (const auto* job = std::get_if<InOperatorsJob>(&environment)) return open_in_operators_job(*job, kind, deadline);
   return std::unique_ptr<Session>{std::make_unique<AloneSession>()};
 }
 

@@ -231,7 +231,7 @@ TEST_CASE("what a cgroup has counted since a worker started, and its limits", "[
   CHECK(before.oom_kills == 1);
   CHECK(before.refusals == 5);
   write("pids.events", "max 8\n");
-  const Circumstances since = watch.since(before, {});
+  const SystemEvidence since = watch.since(before, {});
   CHECK(since.oom_kills == 0);
   CHECK(since.refusals == 3);
   CHECK(since.refusal_counter == (root / "pod" / "pids.events").string());
@@ -265,11 +265,11 @@ TEST_CASE("the limit that was reached is named for a call that fails", "[report]
 }
 
 TEST_CASE("an OOM kill explains a SIGKILL, a small /dev/shm a SIGBUS, and neither anything else", "[report]") {
-  Circumstances c{.oom_kills = 1,
-                  .oom_counter = "/cg/memory.events",
-                  .memory_limit = std::uint64_t{64} << 20,
-                  .shm_bytes = std::uint64_t{64} << 20,
-                  .shm_free = 0};
+  SystemEvidence c{.oom_kills = 1,
+                   .oom_counter = "/cg/memory.events",
+                   .memory_limit = std::uint64_t{64} << 20,
+                   .shm_bytes = std::uint64_t{64} << 20,
+                   .shm_free = 0};
   CHECK_THAT(evidence_of({.signal = SIGKILL}, c), Contains("OOM-killed") && Contains("limit is 64 MiB"));
   CHECK_THAT(evidence_of({.signal = SIGBUS}, c), Contains("/dev/shm") && Contains("64 MiB"));
   CHECK(evidence_of({.signal = SIGSEGV}, c).empty());

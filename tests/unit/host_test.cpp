@@ -6,9 +6,9 @@ using namespace elrun;
 using namespace elrun::launcher;
 
 TEST_CASE("the node that the endpoint leads to serves it", "[host]") {
-  const Surroundings here{"node0", {"127.0.0.1", "10.0.0.1", "::1"}, {}};
+  const HostFacts here{"node0", {"127.0.0.1", "10.0.0.1", "::1"}, {}};
   const auto place = [&](const char* host, std::vector<std::string> leads_to, HostRule rule = HostRule::if_endpoint_is_here) {
-    Surroundings s = here;
+    HostFacts s = here;
     s.leads_to = std::move(leads_to);
     return host_place({host, 29400}, rule, s);
   };

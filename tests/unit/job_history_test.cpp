@@ -40,10 +40,10 @@ class Node {
   void end(std::uint32_t worker, Ending ending) { on(WorkerEnded{LocalRank{worker}, ending}); }
   void pass(Duration time) { now += time; }
   [[nodiscard]] const NodeRecord& record() const { return history_.record(); }
-  [[nodiscard]] Glance glance() const {
+  [[nodiscard]] AgentSnapshot snapshot() const {
     return {identity, record(), true, {.cpu_seconds = 0.5, .descriptors = 7}, now, now.time_since_epoch().count()};
   }
-  [[nodiscard]] std::string metrics_text() const { return expose(metrics(glance()), Exposition::prometheus); }
+  [[nodiscard]] std::string metrics_text() const { return expose(metrics(snapshot()), Exposition::prometheus); }
 
   Instant now{1000s};
   AgentIdentity identity{.version = "1.2.3",
@@ -210,7 +210,7 @@ TEST_CASE("the status can be read by programs and by people", "[pages]") {
   node.on(LinkUp{});
   node.begin(1);
   node.end(0, {.exit_code = 3});
-  const auto page = page_for({.path = "/statusz"}, node.glance());
+  const auto page = page_for({.path = "/statusz"}, node.snapshot());
   CHECK(page.type == "application/json");
   const auto text = status_for_people(page.body);
   REQUIRE(text.ok());
@@ -248,9 +248,9 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
     CHECK(has(text, "elrun_time_seconds_total{cause=\"waiting\"} 0.25\n"));
     CHECK(has(text, "elrun_last_rank_steps_total{rank=\"2\"} 0\nelrun_last_rank_steps_total{rank=\"3\"} 1\n"));
     CHECK(has(text, "elrun_last_rank_seconds_total{rank=\"2\"} 0\nelrun_last_rank_seconds_total{rank=\"3\"} 0.5\n"));
-    const auto last = nlohmann::json::parse(status_page(node.glance()))["time"]["last_ranks"];
+    const auto last = nlohmann::json::parse(status_page(node.snapshot()))["time"]["last_ranks"];
     CHECK(last == nlohmann::json::parse(R"([{"rank": 3, "steps": 1, "behind_seconds": 0.5}])"));
-    CHECK(has(*status_for_people(status_page(node.glance())),
+    CHECK(has(*status_for_people(status_page(node.snapshot())),
               "  time: 4.0 s: rendezvous 25.0 %, start 12.5 %, steps 56.2 %, waiting for the slowest rank 6.2 %\n"
               "  slowest rank: 3 finished last in 1 step, 0.5 s behind the second-to-last\n"));
   }
@@ -265,7 +265,7 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
     CHECK(of(TimeCause::again) == 1s);
     CHECK(of(TimeCause::detect) == 1s);
     CHECK(of(TimeCause::stop) == 1s);
-    const auto page = nlohmann::json::parse(status_page(node.glance()));
+    const auto page = nlohmann::json::parse(status_page(node.snapshot()));
     CHECK(page["time"]["incidents"] == 1);
     CHECK(page["time"]["last_incident"]["at_seconds"]["pushed"] == 5.0);
     INFO(*status_for_people(page.dump()));
@@ -292,7 +292,7 @@ TEST_CASE("the status says how long ago the last step was decided, also in the g
   node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
   node.on(WorkerSaid{5, StepDecided{generation(1), 10}});
   const auto steps = [&] {
-    const auto text = status_for_people(status_page(node.glance()));
+    const auto text = status_for_people(status_page(node.snapshot()));
     return text.ok() ? *text : std::string{};
   };
   node.pass(3s);
@@ -308,15 +308,15 @@ TEST_CASE("the status says of how many steps the last one is, and its loss", "[p
   node.begin(1);
   node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
   node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f}});
-  CHECK(has(*status_for_people(status_page(node.glance())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
+  CHECK(has(*status_for_people(status_page(node.snapshot())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
   node.hear(Revoke{generation(1), {Code::peer_lost, Remedy::rejoin, "a node was lost"}});
   node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
   node.begin(2);
   node.on(WorkerSaid{6, Hello{.rank = 2, .world = 4, .is_job = true}});
   node.on(WorkerSaid{6, StepDecided{generation(2), 10}});  // it waits for the storage, and says so
-  CHECK(has(*status_for_people(status_page(node.glance())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
+  CHECK(has(*status_for_people(status_page(node.snapshot())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
   node.on(WorkerSaid{6, StepDecided{generation(2), 11, 90, std::numeric_limits<float>::quiet_NaN()}});
-  CHECK(has(*status_for_people(status_page(node.glance())), "the last is 11 of 90, 0.0 s ago\n"));
+  CHECK(has(*status_for_people(status_page(node.snapshot())), "the last is 11 of 90, 0.0 s ago\n"));
 }
 
 TEST_CASE("the status says from which checkpoint the job went on, and what was passed over", "[pages]") {
@@ -324,14 +324,14 @@ TEST_CASE("the status says from which checkpoint the job went on, and what was p
   node.on(LinkUp{});
   node.begin(1);
   node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  const auto said = [&] { return *status_for_people(status_page(node.glance())); };
+  const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
   CHECK_FALSE(has(said(), "went on"));
   node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
   CHECK(has(said(), "  went on at: step 0 (there is no checkpoint)\n"));
   node.on(WorkerSaid{5, WentOnFrom{generation(1), {"/ck/s40", 40, 3, "a newer one is passed over", {"s60 is damaged"}}}});
   node.on(WorkerSaid{5, WentOnFrom{generation(9), {"/other", 1, 0, "", {}}}});  // of a generation that is not here
   CHECK(has(said(), "  went on at: step 40, from /ck/s40 (a newer one is passed over); 3 steps done again\n    s60 is damaged\n"));
-  const auto page = nlohmann::json::parse(status_page(node.glance()));
+  const auto page = nlohmann::json::parse(status_page(node.snapshot()));
   CHECK(page["checkpoints"]["went_on_from"]["step"] == 40);
   CHECK(page["checkpoints"]["went_on_from"]["notes"] == nlohmann::json{"s60 is damaged"});
   for (const char* odd :
@@ -344,7 +344,7 @@ TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", 
   node.on(LinkUp{});
   node.begin(1);
   node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  const auto said = [&] { return *status_for_people(status_page(node.glance())); };
+  const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
   CHECK(has(node.metrics_text(), "elrun_saves_failed_total 0\n"));
   CHECK_FALSE(has(node.metrics_text(), "elrun_checkpoint_age_seconds"));  // nobody has said that there are any
   node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
@@ -358,7 +358,7 @@ TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", 
   CHECK(has(node.metrics_text(), "elrun_last_save_failure_info{code=\"no_space\"} 1\n"));
   CHECK(
       has(said(), "or the job began; 1 save failed\n  the newest save failed, of step 40: no_space: write /ck/x: No space left on device"));
-  CHECK(nlohmann::json::parse(status_page(node.glance()))["checkpoints"]["saves_failed"] == 1);
+  CHECK(nlohmann::json::parse(status_page(node.snapshot()))["checkpoints"]["saves_failed"] == 1);
   SECTION("a checkpoint that is saved ends the failure, not the count") {
     node.pass(5s);
     node.on(WorkerSaid{5, CheckpointSaved{"s60"}});
@@ -440,7 +440,7 @@ TEST_CASE("saves that were left out, and what ckptd has written, are shown", "[p
   node.on(LinkUp{});
   node.begin(1);
   node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  const auto said = [&] { return *status_for_people(status_page(node.glance())); };
+  const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
   CHECK(has(node.metrics_text(), "elrun_saves_left_out_total 0\n"));
   CHECK_FALSE(has(said(), "left out"));
   CHECK_FALSE(has(said(), "ckptd"));
@@ -466,7 +466,7 @@ TEST_CASE("a wait for the storage is shown with directory, cause and time, until
   node.on(LinkUp{});
   node.begin(1);
   node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  const auto said = [&] { return *status_for_people(status_page(node.glance())); };
+  const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
   const auto waits = [&](const char* why) { node.on(WorkerSaid{5, WaitsForStorage{generation(1), {"/ck", why}}}); };
   CHECK_FALSE(has(said(), "waits for the storage"));
   node.on(WorkerSaid{5, WaitsForStorage{generation(7), {"/ck", "of no generation here"}}});
@@ -477,7 +477,7 @@ TEST_CASE("a wait for the storage is shown with directory, cause and time, until
   waits("rank 2: list /ck/gens has not returned for 10.0 s");
   waits("");  // of another worker, which does not know
   CHECK(has(said(), "  waits for the storage of checkpoints, /ck, for 10.0 s: rank 2: list /ck/gens has not returned for 10.0 s\n"));
-  const auto page = nlohmann::json::parse(status_page(node.glance()));
+  const auto page = nlohmann::json::parse(status_page(node.snapshot()));
   CHECK(page["checkpoints"]["waiting"]["directory"] == "/ck");
   SECTION("the job goes on") { node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}}); }
   SECTION("a checkpoint was saved") { node.on(WorkerSaid{5, CheckpointSaved{"s40"}}); }
@@ -490,21 +490,21 @@ TEST_CASE("a wait for the storage is shown with directory, cause and time, until
 TEST_CASE("the status says who answers, and whether it was asked to leave", "[pages]") {
   Node node;
   node.begin(1);
-  const auto before = agent_said(status_page(node.glance()));
+  const auto before = agent_said(status_page(node.snapshot()));
   REQUIRE(before);
   CHECK(before->pid == 77);
   CHECK(before->run == "job");
   CHECK(before->phase == "running");
   CHECK_FALSE(before->leaving);
   node.on(SignalCame{SIGTERM});
-  CHECK(agent_said(status_page(node.glance()))->leaving);
-  CHECK(has(*status_for_people(status_page(node.glance())), ", asked to leave by SIGTERM, up for "));
+  CHECK(agent_said(status_page(node.snapshot()))->leaving);
+  CHECK(has(*status_for_people(status_page(node.snapshot())), ", asked to leave by SIGTERM, up for "));
   for (const char* odd : {"", "[]", "{}", R"({"pid":0})", R"({"pid":"7"})"}) CHECK_FALSE(agent_said(odd));
 }
 
 TEST_CASE("the status of several agents is one JSON document", "[pages]") {
   Node node;
-  const std::string agent = status_page(node.glance());
+  const std::string agent = status_page(node.snapshot());
   const auto document = nlohmann::json::parse(
       status_document(std::vector<std::string>{agent, "no JSON", agent}, std::vector<std::string>{"x did not answer"}));
   REQUIRE(document["agents"].size() == 2);
@@ -527,13 +527,13 @@ TEST_CASE("a status that anybody may have sent does no harm", "[pages]") {
 TEST_CASE("what the record holds in odd bytes is still JSON", "[pages]") {
   Node node;
   node.identity.run = RunId{"\xff\"\n"};
-  CHECK(status_for_people(status_page(node.glance())).ok());
+  CHECK(status_for_people(status_page(node.snapshot())).ok());
 }
 
 TEST_CASE("each page has its place", "[pages]") {
   const Node node;
   const auto page = [&](std::string path, std::string accept = {}) {
-    return page_for({.path = std::move(path), .accept = std::move(accept)}, node.glance());
+    return page_for({.path = std::move(path), .accept = std::move(accept)}, node.snapshot());
   };
   for (const char* path : {"/livez", "/healthz", "/readyz", "/statusz", "/metrics"}) CHECK(page(path).status == 200);
   CHECK(page("/").status == 404);

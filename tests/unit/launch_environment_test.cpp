@@ -8,8 +8,8 @@ using namespace elrun;
 
 namespace {
 
-Result<Surroundings> read(const std::map<std::string, std::string>& variables) {
-  return read_surroundings([&](const char* name) -> std::optional<std::string> {
+Result<LaunchEnvironment> read(const std::map<std::string, std::string>& variables) {
+  return read_launch_environment([&](const char* name) -> std::optional<std::string> {
     const auto at = variables.find(name);
     return at == variables.end() ? std::nullopt : std::optional{at->second};
   });
@@ -129,7 +129,7 @@ TEST_CASE("a list of ranks stays readable", "[link]") {
   CHECK(list_ranks(ranks) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more");
 }
 
-TEST_CASE("rank 0 is told last that the job is over, once, and waits for no rank that is gone", "[surroundings]") {
+TEST_CASE("rank 0 is told last that the job is over, once, and waits for no rank that is gone", "[environment]") {
   RollCall roll{WorldSize{3}};
   for (std::uint32_t rank = 0; rank < 3; ++rank) REQUIRE_FALSE(roll.arrive(10 + rank, Hello{.pid = 1, .rank = rank, .world = 3}));
   EndOfJob end;
@@ -146,7 +146,7 @@ TEST_CASE("rank 0 is told last that the job is over, once, and waits for no rank
   CHECK_FALSE(end.release_host(roll.members()));
 }
 
-TEST_CASE("nobody is told for rank 0 while it has not said that the job is over", "[surroundings]") {
+TEST_CASE("nobody is told for rank 0 while it has not said that the job is over", "[environment]") {
   EndOfJob end;
   end.say(Rank{1}, 11);
   CHECK(end.has_begun());

@@ -1,4 +1,4 @@
-#include "launcher/chaos/ground.hpp"
+#include "launcher/chaos/chaos_environment.hpp"
 
 #include <fcntl.h>
 #include <linux/magic.h>

@@ -108,7 +108,7 @@ class Agent {
     if (!server) return refuse_(exit_code::internal, message(server.failure()));
     server_ = std::move(*server);
     if (const auto listens = checkpoint_writer_.listen(); !listens.ok())
-      log_.warning("no checkpoint can be saved aside: " + message(listens.failure()));
+      log_.warning("no checkpoint can be saved asynchronously: " + message(listens.failure()));
     if (const auto opened = processes_.open_output(host_name(), lines_); !opened.ok())
       return refuse_(exit_code::contradiction, message(opened.failure()));
     handle_ending_signals(signals_, options().signals_to_handle);

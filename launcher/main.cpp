@@ -25,7 +25,7 @@
 #include "launcher/death_notice.hpp"
 #include "launcher/http/status_command.hpp"
 #include "launcher/output/log_json.hpp"
-#include "launcher/process/aside.hpp"
+#include "launcher/process/detached_call.hpp"
 #include "launcher/process/machine.hpp"
 #include "launcher/report/evidence.hpp"
 #include "launcher/report/failure_report.hpp"
@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
   std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the endings of workers away
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const int code = run(arguments, argc > 0 ? argv[0] : "elrun", read_environment());
-  if (launcher::called_aside) {
+  if (launcher::made_detached_call) {
     std::fflush(nullptr);
     std::_Exit(code);
   }

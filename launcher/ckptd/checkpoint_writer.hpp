@@ -16,7 +16,7 @@
 namespace elrun::inline v0::launcher {
 
 /// Lives on the agent's loop. It listens at a socket in the agent's directory (mode 0700) and starts the process when the first worker connects there, with the
-/// socket as its standard input: a job that saves nothing aside never has one. Its end is seen at once; the workers see it, too, by their connections. It is
+/// socket as its standard input: a job without asynchronous saves never has one. Its end is seen at once; the workers see it, too, by their connections. It is
 /// started again when the next worker connects. It ends with the agent, and with the guard where the agent is killed.
 class CheckpointWriter {
  public:

@@ -55,9 +55,9 @@ Finding own_name(const NameFact& name) {
   return well("name", leads);
 }
 
-Behind best_of(const std::vector<DialFact>& dials) {
-  const auto best = std::min_element(dials.begin(), dials.end(), [](const DialFact& a, const DialFact& b) { return a.behind < b.behind; });
-  return best == dials.end() ? Behind::silence : best->behind;
+EndpointAnswer best_of(const std::vector<DialFact>& dials) {
+  const auto best = std::min_element(dials.begin(), dials.end(), [](const DialFact& a, const DialFact& b) { return a.answer < b.answer; });
+  return best == dials.end() ? EndpointAnswer::silence : best->answer;
 }
 
 Finding other_program_at(const std::string& where) {
@@ -69,15 +69,15 @@ Finding other_program_at(const std::string& where) {
 Finding endpoint_elsewhere(const LaunchOptions& options, const ServiceFact& service) {
   const std::string where = fmt::format("{} ({})", text_of(service.endpoint), fmt::join(service.name.addresses, ", "));
   switch (best_of(service.dials)) {
-    case Behind::rendezvous: return well("endpoint", fmt::format("{} answers as elrun's rendezvous does", where));
-    case Behind::unchecked:
+    case EndpointAnswer::rendezvous: return well("endpoint", fmt::format("{} answers as elrun's rendezvous does", where));
+    case EndpointAnswer::unchecked:
       return well("endpoint", fmt::format("a program listens at {}; because of TLS its protocol was not checked", where));
-    case Behind::other_program: return other_program_at(where);
-    case Behind::nothing:
+    case EndpointAnswer::other_program: return other_program_at(where);
+    case EndpointAnswer::nothing:
       return warn("endpoint",
                   fmt::format("nothing listens at {} now; this node would retry for {} at most", where, for_people(options.timeouts.join)),
                   "fine if the node at that address starts later; otherwise start the agent there, or `elrun store`");
-    case Behind::silence: break;
+    case EndpointAnswer::silence: break;
   }
   return fail("endpoint", fmt::format("{} does not answer: packets are lost on the way, or the machine is down", where),
               "check whether a firewall or a NetworkPolicy closes the port, and whether the address is still right");
@@ -89,12 +89,12 @@ Finding endpoint_here(const ServiceFact& service, const HostPlace& place, const 
     return well("endpoint", fmt::format("{} is this machine; this node would serve the rendezvous at {}:{}", where, place.listen,
                                         service.endpoint.port));
   switch (best_of(service.dials)) {
-    case Behind::rendezvous:
-    case Behind::unchecked:
+    case EndpointAnswer::rendezvous:
+    case EndpointAnswer::unchecked:
       return well("endpoint", fmt::format("{} is this machine, and a server answers there already; this node would join it", where));
-    case Behind::other_program: return other_program_at(where);
-    case Behind::nothing:
-    case Behind::silence: break;
+    case EndpointAnswer::other_program: return other_program_at(where);
+    case EndpointAnswer::nothing:
+    case EndpointAnswer::silence: break;
   }
   return fail("endpoint", fmt::format("{} is this machine, but the port cannot be opened: {}", where, port_problem),
               "give --rdzv_endpoint another port");
@@ -135,8 +135,8 @@ Findings etcd(const std::vector<ServiceFact>& servers) {
   if (servers.empty()) return {};
   std::vector<std::string> there, away;
   for (const ServiceFact& server : servers) {
-    const Behind behind = best_of(server.dials);
-    (behind == Behind::rendezvous || behind == Behind::unchecked ? there : away).push_back(text_of(server.endpoint));
+    const EndpointAnswer answer = best_of(server.dials);
+    (answer == EndpointAnswer::rendezvous || answer == EndpointAnswer::unchecked ? there : away).push_back(text_of(server.endpoint));
   }
   if (there.empty())
     return {fail("etcd", fmt::format("no etcd server answers: {}", fmt::join(away, ", ")),

@@ -31,8 +31,8 @@ struct NameFact {
   Duration took{};
 };
 
-/// What was found behind an address.
-enum class Behind {
+/// What answered at an address.
+enum class EndpointAnswer {
   rendezvous,     ///< A program that speaks HTTP/2, as elrun's rendezvous and etcd do.
   unchecked,      ///< A program that wants TLS: what it speaks was not checked.
   other_program,  ///< A program that does not speak HTTP/2.
@@ -41,9 +41,9 @@ enum class Behind {
 };
 struct DialFact {
   std::string address;
-  Behind behind = Behind::silence;
+  EndpointAnswer answer = EndpointAnswer::silence;
 };
-/// One service: its name, and what is behind each address.
+/// One service: its name, and what answers at each address.
 struct ServiceFact {
   Endpoint endpoint;
   NameFact name;

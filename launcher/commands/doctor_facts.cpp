@@ -59,11 +59,12 @@ bool ready(int socket, short events, Deadline deadline, const Clock& clock) {
 }
 
 // The opening of HTTP/2 and an empty SETTINGS frame; who speaks it answers with such a frame (type 4).
-Behind greet(int socket, Deadline deadline, const Clock& clock) {
+EndpointAnswer greet(int socket, Deadline deadline, const Clock& clock) {
   constexpr std::string_view opening{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33};
   constexpr std::size_t type_at = 3, frame_head = 9;
   constexpr char settings = 4;
-  if (::send(socket, opening.data(), opening.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(opening.size())) return Behind::other_program;
+  if (::send(socket, opening.data(), opening.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(opening.size()))
+    return EndpointAnswer::other_program;
   std::string answer;
   while (answer.size() < frame_head && ready(socket, POLLIN, deadline, clock)) {
     std::array<char, 64> chunk;
@@ -71,7 +72,7 @@ Behind greet(int socket, Deadline deadline, const Clock& clock) {
     if (count <= 0) break;
     answer.append(chunk.data(), static_cast<std::size_t>(count));
   }
-  return answer.size() >= frame_head && answer[type_at] == settings ? Behind::rendezvous : Behind::other_program;
+  return answer.size() >= frame_head && answer[type_at] == settings ? EndpointAnswer::rendezvous : EndpointAnswer::other_program;
 }
 
 DialFact dial(const std::string& host, std::uint16_t port, bool has_tls, const Clock& clock) {
@@ -84,8 +85,8 @@ DialFact dial(const std::string& host, std::uint16_t port, bool has_tls, const C
   int error = 0;
   socklen_t size = sizeof error;
   (void)::getsockopt(socket->get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error == ECONNREFUSED) fact.behind = Behind::nothing;
-  else if (error == 0) fact.behind = has_tls ? Behind::unchecked : greet(socket->get(), deadline, clock);
+  if (error == ECONNREFUSED) fact.answer = EndpointAnswer::nothing;
+  else if (error == 0) fact.answer = has_tls ? EndpointAnswer::unchecked : greet(socket->get(), deadline, clock);
   return fact;
 }
 

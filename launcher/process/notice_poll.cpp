@@ -65,7 +65,7 @@ NoticePoll::NoticePoll(boost::asio::io_context& loop, const Guard& guard, const 
       watch_{setting_.source},
       pause_{loop},
       limit_{loop},
-      aside_{loop} {}
+      call_{loop} {}
 
 NoticePoll::~NoticePoll() {
   if (command_) command_->abandon();
@@ -82,7 +82,7 @@ void NoticePoll::look() {
 
 void NoticePoll::look_on_thread() {
   try {
-    aside_.call(
+    call_.call(
         [source = setting_.source] {
           const SteadyClock clock;
           return source.kind == NoticeSource::Kind::file ? look_at_file(source.text) : look_at_url(source, clock);

@@ -11,8 +11,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "launcher/process/aside.hpp"
 #include "launcher/process/child.hpp"
+#include "launcher/process/detached_call.hpp"
 #include "launcher/process/preempt_notice.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/log.hpp"
@@ -55,7 +55,7 @@ class NoticePoll {
   const std::function<void(std::string)> came_;
   NoticeWatch watch_;
   boost::asio::steady_timer pause_, limit_;
-  Aside<NoticeLook> aside_;
+  DetachedCall<NoticeLook> call_;
   std::shared_ptr<Child> command_;  // whose end may be told when it is gone
   bool was_killed_ = false;         // the command
 };

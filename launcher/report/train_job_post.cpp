@@ -42,7 +42,7 @@ Result<HttpReply> put(const TrainJobServer& server, std::string body) {
 
 TrainJobPost::TrainJobPost(boost::asio::io_context& loop, const Clock& clock, const Log& log, TrainJobServer server,
                            std::function<void()> done)
-    : clock_{clock}, log_{log}, server_{std::move(server)}, done_{std::move(done)}, timer_{loop}, end_{loop}, aside_{loop} {}
+    : clock_{clock}, log_{log}, server_{std::move(server)}, done_{std::move(done)}, timer_{loop}, end_{loop}, call_{loop} {}
 
 void TrainJobPost::decided(const StepProgress& progress) {
   const bool was_due = status_.due_at().has_value();
@@ -73,8 +73,8 @@ void TrainJobPost::arm() {
 void TrainJobPost::post() {
   if (!status_.due_at()) return;
   try {
-    aside_.call([server = server_, body = status_.begin(clock_.now(), clock_.wall_ns())] { return put(server, body); },
-                [this](const Result<HttpReply>& reply) { answered(reply); });
+    call_.call([server = server_, body = status_.begin(clock_.now(), clock_.wall_ns())] { return put(server, body); },
+               [this](const Result<HttpReply>& reply) { answered(reply); });
   } catch (const std::system_error& error) {
     answered(Failure{Code::exhausted, Remedy::retry, fmt::format("no thread can be started: {}", error.what())});
   }

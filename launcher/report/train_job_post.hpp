@@ -6,7 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "launcher/process/aside.hpp"
+#include "launcher/process/detached_call.hpp"
 #include "launcher/report/train_job.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/log.hpp"
@@ -36,7 +36,7 @@ class TrainJobPost {
   const std::function<void()> done_;
   TrainJobStatus status_;
   boost::asio::steady_timer timer_, end_;  // the next one; the last moment for it at the end of the job
-  Aside<Result<HttpReply>> aside_;
+  DetachedCall<Result<HttpReply>> call_;
 };
 
 }  // namespace elrun::inline v0::launcher

@@ -26,9 +26,9 @@ bool has_room_within(int fd, Duration most) {
 
 }  // namespace
 
-bool write_within(int fd, std::string_view bytes, WritePatience patience) {
+bool write_within(int fd, std::string_view bytes, WriteTimeout timeout) {
   for (bool begun = false; !bytes.empty();) {
-    if (!has_room_within(fd, begun ? patience.next : patience.first)) return false;
+    if (!has_room_within(fd, begun ? timeout.next : timeout.first)) return false;
     const ssize_t n = ::write(fd, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
     if (n < 0 && errno != EINTR && errno != EAGAIN) return true;
     if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n)), begun = true;

@@ -186,15 +186,15 @@ namespace {
 
 constexpr std::size_t read_bytes_max = 4u << 20;  // in one operation, as a copy
 
-/// A file of the storage behind. Nobody but helpers touches it; the last one closes it.
+/// A file of the wrapped storage. Nobody but helpers touches it; the last one closes it.
 template <class File>
-class Behind {
+class InnerFile {
  public:
-  Behind(std::shared_ptr<TimedFiles::Helpers> helpers, std::shared_ptr<File> file, const Path& path)
+  InnerFile(std::shared_ptr<TimedFiles::Helpers> helpers, std::shared_ptr<File> file, const Path& path)
       : helpers_{std::move(helpers)}, file_{std::move(file)}, path_{path.string()} {}
-  Behind(const Behind&) = delete;
-  Behind& operator=(const Behind&) = delete;
-  ~Behind() {
+  InnerFile(const InnerFile&) = delete;
+  InnerFile& operator=(const InnerFile&) = delete;
+  ~InnerFile() {
     try {
       helpers_->let_go([file = std::move(file_)]() mutable { file.reset(); });
     } catch (const std::exception&) {  // no memory to hand it over: it was closed here
@@ -219,41 +219,41 @@ class Behind {
 class TimedWritable final : public WritableFile {
  public:
   TimedWritable(std::shared_ptr<TimedFiles::Helpers> helpers, std::shared_ptr<WritableFile> file, const Path& path)
-      : file_{file.get()}, behind_{std::move(helpers), std::move(file), path} {}
+      : file_{file.get()}, inner_{std::move(helpers), std::move(file), path} {}
   [[nodiscard]] bool likes_aligned() const override { return file_->likes_aligned(); }  // it knows, and asks nobody
   Result<void> write_at(std::uint64_t offset, ByteSpan data) override {
     unsynced_ += data.size();
-    return behind_.run<void>("write", data.size(), [=](WritableFile& file) { return file.write_at(offset, data); });
+    return inner_.run<void>("write", data.size(), [=](WritableFile& file) { return file.write_at(offset, data); });
   }
   Result<void> reserve(Bytes size) override {
-    return behind_.run<void>("reserve space for", size.value(), [=](WritableFile& file) { return file.reserve(size); });
+    return inner_.run<void>("reserve space for", size.value(), [=](WritableFile& file) { return file.reserve(size); });
   }
   Result<void> sync() override {
-    return behind_.run<void>("sync", unsynced_.exchange(0), [](WritableFile& file) { return file.sync(); });
+    return inner_.run<void>("sync", unsynced_.exchange(0), [](WritableFile& file) { return file.sync(); });
   }
   Result<void> close() override {
-    return behind_.run<void>("close", unsynced_, [](WritableFile& file) { return file.close(); });
+    return inner_.run<void>("close", unsynced_, [](WritableFile& file) { return file.close(); });
   }
 
  private:
-  const WritableFile* const file_;  // alive as long as `behind_`
-  Behind<WritableFile> behind_;
+  const WritableFile* const file_;  // alive as long as `inner_`
+  InnerFile<WritableFile> inner_;
   std::atomic<std::uint64_t> unsynced_{0};
 };
 
 class TimedReadable final : public ReadableFile {
  public:
   TimedReadable(std::shared_ptr<TimedFiles::Helpers> helpers, std::shared_ptr<ReadableFile> file, const Path& path)
-      : behind_{std::move(helpers), std::move(file), path} {}
+      : inner_{std::move(helpers), std::move(file), path} {}
   Result<std::uint64_t> size() override {
-    return behind_.run<std::uint64_t>("stat", 0, [](ReadableFile& file) { return file.size(); });
+    return inner_.run<std::uint64_t>("stat", 0, [](ReadableFile& file) { return file.size(); });
   }
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) override {
     while (!out.empty()) {
       const std::size_t bytes = std::min(out.size(), read_bytes_max);
       const std::shared_ptr<Buffer> buffer = take_buffer(bytes);
       if (buffer == nullptr) return Failure{Code::exhausted, Remedy::retry, "there is no memory on the host to read from the storage"};
-      ELRUN_TRY(behind_.run<void>("read", bytes, [=](ReadableFile& file) { return file.read_at(offset, {buffer->get(), bytes}); }));
+      ELRUN_TRY(inner_.run<void>("read", bytes, [=](ReadableFile& file) { return file.read_at(offset, {buffer->get(), bytes}); }));
       std::memcpy(out.data(), buffer->get(), bytes);
       give_back(buffer);
       out = out.subspan(bytes);
@@ -291,61 +291,60 @@ class TimedReadable final : public ReadableFile {
     if (spare_.size() < 8) spare_.push_back(std::move(buffer));
   }
 
-  Behind<ReadableFile> behind_;
+  InnerFile<ReadableFile> inner_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Buffer>> spare_;
 };
 
 }  // namespace
 
-TimedFiles::TimedFiles(std::shared_ptr<Files> behind, StorageLimits limits)
-    : behind_{std::move(behind)}, helpers_{std::make_shared<Helpers>(limits)} {}
+TimedFiles::TimedFiles(std::shared_ptr<Files> inner, StorageLimits limits)
+    : inner_{std::move(inner)}, helpers_{std::make_shared<Helpers>(limits)} {}
 TimedFiles::~TimedFiles() { helpers_->end(); }
 
 Result<std::unique_ptr<WritableFile>> TimedFiles::create(const Path& path) {
   using Made = std::shared_ptr<WritableFile>;
-  ELRUN_TRY_ASSIGN(Made file, helpers_->run<Made>("create " + path.string(), 0, [behind = behind_, path]() -> Result<Made> {
-    ELRUN_TRY_ASSIGN(auto made, behind->create(path));
-    return Made{made.release(), [behind](WritableFile* last) { delete last; }};  // a stuck file has its storage with it
+  ELRUN_TRY_ASSIGN(Made file, helpers_->run<Made>("create " + path.string(), 0, [inner = inner_, path]() -> Result<Made> {
+    ELRUN_TRY_ASSIGN(auto made, inner->create(path));
+    return Made{made.release(), [inner](WritableFile* last) { delete last; }};  // a stuck file has its storage with it
   }));
   return std::unique_ptr<WritableFile>{std::make_unique<TimedWritable>(helpers_, std::move(file), path)};
 }
 Result<std::unique_ptr<ReadableFile>> TimedFiles::open(const Path& path) {
   using Opened = std::shared_ptr<ReadableFile>;
-  ELRUN_TRY_ASSIGN(Opened file, helpers_->run<Opened>("open " + path.string(), 0, [behind = behind_, path]() -> Result<Opened> {
-    ELRUN_TRY_ASSIGN(auto opened, behind->open(path));
-    return Opened{opened.release(), [behind](ReadableFile* last) { delete last; }};
+  ELRUN_TRY_ASSIGN(Opened file, helpers_->run<Opened>("open " + path.string(), 0, [inner = inner_, path]() -> Result<Opened> {
+    ELRUN_TRY_ASSIGN(auto opened, inner->open(path));
+    return Opened{opened.release(), [inner](ReadableFile* last) { delete last; }};
   }));
   return std::unique_ptr<ReadableFile>{std::make_unique<TimedReadable>(helpers_, std::move(file), path)};
 }
 Result<void> TimedFiles::link(const Path& from, const Path& to) {
-  return helpers_->run<void>("link " + to.string(), 0, [behind = behind_, from, to] { return behind->link(from, to); });
+  return helpers_->run<void>("link " + to.string(), 0, [inner = inner_, from, to] { return inner->link(from, to); });
 }
 Result<void> TimedFiles::rename(const Path& from, const Path& to) {
-  return helpers_->run<void>("rename to " + to.string(), 0, [behind = behind_, from, to] { return behind->rename(from, to); });
+  return helpers_->run<void>("rename to " + to.string(), 0, [inner = inner_, from, to] { return inner->rename(from, to); });
 }
 Result<void> TimedFiles::remove_file(const Path& path) {
-  return helpers_->run<void>("remove " + path.string(), 0, [behind = behind_, path] { return behind->remove_file(path); });
+  return helpers_->run<void>("remove " + path.string(), 0, [inner = inner_, path] { return inner->remove_file(path); });
 }
 Result<void> TimedFiles::make_directory(const Path& path) {
-  return helpers_->run<void>("make directory " + path.string(), 0, [behind = behind_, path] { return behind->make_directory(path); });
+  return helpers_->run<void>("make directory " + path.string(), 0, [inner = inner_, path] { return inner->make_directory(path); });
 }
 Result<void> TimedFiles::remove_directory(const Path& path) {
-  return helpers_->run<void>("remove directory " + path.string(), 0, [behind = behind_, path] { return behind->remove_directory(path); });
+  return helpers_->run<void>("remove directory " + path.string(), 0, [inner = inner_, path] { return inner->remove_directory(path); });
 }
 Result<std::vector<std::string>> TimedFiles::list(const Path& path) {
-  return helpers_->run<std::vector<std::string>>("list " + path.string(), 0, [behind = behind_, path] { return behind->list(path); });
+  return helpers_->run<std::vector<std::string>>("list " + path.string(), 0, [inner = inner_, path] { return inner->list(path); });
 }
 Result<void> TimedFiles::sync_directory(const Path& path) {
-  return helpers_->run<void>("sync directory " + path.string(), 0, [behind = behind_, path] { return behind->sync_directory(path); });
+  return helpers_->run<void>("sync directory " + path.string(), 0, [inner = inner_, path] { return inner->sync_directory(path); });
 }
 Result<Bytes> TimedFiles::space_left(const Path& path) {
-  return helpers_->run<Bytes>("ask for the space left at " + path.string(), 0,
-                              [behind = behind_, path] { return behind->space_left(path); });
+  return helpers_->run<Bytes>("ask for the space left at " + path.string(), 0, [inner = inner_, path] { return inner->space_left(path); });
 }
 std::string TimedFiles::missing_mount(const Path& path) {
   const auto said = helpers_->run<std::string>("look for the mount of " + path.string(), 0,
-                                               [behind = behind_, path] { return Result<std::string>{behind->missing_mount(path)}; });
+                                               [inner = inner_, path] { return Result<std::string>{inner->missing_mount(path)}; });
   return said.ok() ? *said : std::string{};
 }
 StorageActivity TimedFiles::activity() { return helpers_->activity(); }

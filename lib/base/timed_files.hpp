@@ -33,7 +33,7 @@ struct StorageLimits {
 /// was given up.
 class TimedFiles final : public Files {
  public:
-  explicit TimedFiles(std::shared_ptr<Files> behind, StorageLimits limits = {});
+  explicit TimedFiles(std::shared_ptr<Files> inner, StorageLimits limits = {});
   ~TimedFiles() override;
 
   Result<std::unique_ptr<WritableFile>> create(const Path& path) override;
@@ -53,7 +53,7 @@ class TimedFiles final : public Files {
   class Helpers;
 
  private:
-  std::shared_ptr<Files> behind_;
+  std::shared_ptr<Files> inner_;
   std::shared_ptr<Helpers> helpers_;
 };
 

@@ -1,4 +1,4 @@
-// Batches wait in a fixed set of buffers: one is lent to the caller, at most one that nobody wants any more is still
+// Batches wait in a fixed set of buffers: one is in use by the caller, at most one that nobody wants any more is still
 // being filled, and the rest are read, or to be read, ahead. So a buffer is always free for what was not foreseen.
 
 #include <elrun/loader.hpp>
@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t alignment = 64, ahead_max = 1024, bytes_max = std::size_t{1} << 40;
 
 struct Buffer {
-  enum class State { free, queued, filling, ready, lent };
+  enum class State { free, queued, filling, ready, in_use };
   State state = State::free;
   BatchLoader::Ids ids;
   std::span<std::byte> memory;
@@ -71,8 +71,8 @@ class BatchLoader::Impl {
     Buffer& mine = claim(ids);
     queue(coming);
     if (mine.state == Buffer::State::filling) changed_.wait(lock, [&] { return mine.state != Buffer::State::filling; });
-    const bool here = mine.state == Buffer::State::lent;
-    mine.state = Buffer::State::lent;
+    const bool here = mine.state == Buffer::State::in_use;
+    mine.state = Buffer::State::in_use;
     lock.unlock();
     if (here) fill(mine, [] { return false; });
     if (mine.failure != nullptr) std::rethrow_exception(mine.failure);
@@ -81,12 +81,12 @@ class BatchLoader::Impl {
   [[nodiscard]] std::uint64_t foreseen() const { return foreseen_; }
 
  private:
-  /// Frees the batch that was lent, and those which nobody will ask for now.
+  /// Frees the batch that was in use, and those which nobody will ask for now.
   void forget(std::span<const std::uint64_t> ids, const std::vector<Ids>& coming) {
     for (Buffer& b : buffers_) {
       const bool waits = b.state == Buffer::State::queued || b.state == Buffer::State::ready;
       const auto is_it = [&](const Ids& list) { return same(list, b.ids); };
-      if (b.state == Buffer::State::lent || (waits && !same(b.ids, ids) && std::ranges::none_of(coming, is_it)))
+      if (b.state == Buffer::State::in_use || (waits && !same(b.ids, ids) && std::ranges::none_of(coming, is_it)))
         b.state = Buffer::State::free;
     }
   }
@@ -102,13 +102,13 @@ class BatchLoader::Impl {
     b->failure = nullptr;
     return &*b;
   }
-  /// The buffer for `ids`: `filling` or `ready` when the thread has it, else `lent`, for the caller to fill.
+  /// The buffer for `ids`: `filling` or `ready` when the thread has it, else `in_use`, for the caller to fill.
   Buffer& claim(std::span<const std::uint64_t> ids) {
     Buffer* found = find(ids);
     if (found != nullptr && found->state != Buffer::State::queued) return ++foreseen_, *found;
     if (found == nullptr) found = take_free(ids);
     ELRUN_ASSERT(found != nullptr);
-    found->state = Buffer::State::lent;
+    found->state = Buffer::State::in_use;
     return *found;
   }
   void queue(const std::vector<Ids>& coming) {

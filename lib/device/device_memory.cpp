@@ -19,11 +19,10 @@ namespace elrun::inline v0 {
 namespace {
 
 /// Copies between host and device in the order of one stream, through pinned memory in two halves: the device copies one while the host fills or empties
-/// the other. Threads take turns. Every call waits for a half for at most `patience`, and throws Error.
+/// the other. Threads take turns. Every call waits for a half for at most `timeout`, and throws Error.
 class StagedCopies {
  public:
-  StagedCopies(Device device, std::size_t bytes, const Clock& clock, Duration patience)
-      : device_{device}, clock_{clock}, patience_{patience} {
+  StagedCopies(Device device, std::size_t bytes, const Clock& clock, Duration timeout) : device_{device}, clock_{clock}, timeout_{timeout} {
     ELRUN_ASSERT(bytes >= 2);
     for (Half& half : halves_) half = Half{PinnedBuffer{device, bytes / 2}, OwnedEvent{device}};
   }
@@ -81,12 +80,12 @@ class StagedCopies {
     return half;
   }
   void wait(const OwnedEvent& event, std::string_view what) const {
-    wait_for(event.view(), {.what = what, .deadline = Deadline::after(clock_.now(), patience_)}, clock_).value();
+    wait_for(event.view(), {.what = what, .deadline = Deadline::after(clock_.now(), timeout_)}, clock_).value();
   }
 
   const Device device_;
   const Clock& clock_;
-  const Duration patience_;
+  const Duration timeout_;
   std::mutex mutex_;  // of all that follows
   std::array<Half, 2> halves_;
   std::size_t turn_ = 0;
@@ -105,8 +104,8 @@ class DeviceMemory final : public Memory {
         sum_{device, sizeof(std::uint64_t)},
         word_{device, sizeof(std::uint64_t)},
         packing_{device, options.packing.value()},
-        copies_{device, options.staging.value(), clock, options.patience},
-        copies_beside_{device, options.staging.value(), clock, options.patience} {
+        copies_{device, options.staging.value(), clock, options.timeout},
+        copies_beside_{device, options.staging.value(), clock, options.timeout} {
     ELRUN_ASSERT(options.packing.value() >= sizeof(bf16));
   }
   ~DeviceMemory() override {
@@ -222,7 +221,7 @@ class DeviceMemory final : public Memory {
   }
 
   void wait(const OwnedEvent& event, std::string_view what) const {
-    wait_for(event.view(), {.what = what, .deadline = Deadline::after(clock_.now(), options_.patience)}, clock_).value();
+    wait_for(event.view(), {.what = what, .deadline = Deadline::after(clock_.now(), options_.timeout)}, clock_).value();
   }
   /// All that the streams were given. Nothing is thrown: a device that is lost has nothing under way.
   bool wait_until_done(Duration limit) noexcept {
@@ -276,7 +275,7 @@ class DeviceMemory final : public Memory {
     std::vector<void*> freed = std::exchange(freed_, {});
     lock.unlock();
     if (freed.empty()) return false;
-    const bool done = wait_until_done(options_.patience);
+    const bool done = wait_until_done(options_.timeout);
     if (done)
       for (void* const memory : freed) runtime::free(memory);
     lock.lock();

@@ -89,7 +89,7 @@ void Job::Impl::allocate(Impl* before, Layout layout) {
 
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
   decided_.memory() = std::move(before->decided_.memory());
-  absence_.continue_from(before->absence_);
+  program_timeout_.continue_from(before->program_timeout_);
   before_ = std::move(before);
 }
 
@@ -268,7 +268,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       }
       step_.begin(host.clock.now());
       times_.begin_step(step_.begun());
-      absence_.begin_slots();
+      program_timeout_.begin_slots();
       rounds_.begin_step();
       slot_.end();
       losses_to_come_.clear();

@@ -174,11 +174,11 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   DecidedSteps decided_;
   OpenStep step_;
   OpenSlot slot_;
-  Absence absence_{host.clock, host.session, world};
+  ProgramTimeout program_timeout_{host.clock, host.session, world};
   Departure departure_{host.session};
   TimesSpent times_;
   StragglerWatch stragglers_;
-  JobSaves saves_{host, world, absence_, departure_};
+  JobSaves saves_{host, world, program_timeout_, departure_};
   SharedBuffers shared_buffers_{host.share, host.log, memory()};
   ArrayMeeting array_meeting_{host.device_groups, host.session, memory(), host.clock, host.log};
   ProgramStreams streams_{memory().stream()};

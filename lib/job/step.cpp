@@ -82,8 +82,8 @@ bool Job::Impl::settle_loss() {
 void Job::Impl::close_slot() {
   const Phase ended = phase();
   slot_.end();
-  if (world.over()) return absence_.ended(slot_.begun());  // nothing of it will be used
-  absence_.ended_slot(slot_.begun());
+  if (world.over()) return program_timeout_.ended(slot_.begun());  // nothing of it will be used
+  program_timeout_.ended_slot(slot_.begun());
   require(slot_.has_reported(), "a slot ended without slot.report(loss, tokens)");
   scopes_.require_no_gradient_open(slot_.index());
   scopes_.begin_unused_gradients(step_.own_slot());

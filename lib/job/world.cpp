@@ -84,7 +84,7 @@ Result<void> JobWorld::join() {
     return std::move(joined).failure();
   }
   peers_ = std::move(joined).value();
-  peers_->wait_at_most(patience());
+  peers_->wait_at_most(timeout());
   const std::lock_guard lock{end_->mutex};
   if (end_->over.load(std::memory_order_relaxed)) return end_->why;
   end_->peers = peers_.get();
@@ -102,9 +102,9 @@ void JobWorld::use(std::unique_ptr<ArrayExchange> exchange) {
   if (over()) of_generation_->revoke(why_over());  // it may have been meanwhile
 }
 
-void JobWorld::be_patient(Duration patience) {
-  patience_.store(std::max(patience, patience_min), std::memory_order_relaxed);
-  if (peers_ != nullptr) peers_->wait_at_most(this->patience());
+void JobWorld::set_timeout(Duration timeout) {
+  timeout_.store(std::max(timeout, exchange_timeout_min), std::memory_order_relaxed);
+  if (peers_ != nullptr) peers_->wait_at_most(this->timeout());
 }
 
 Result<void> JobWorld::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as) {
@@ -140,7 +140,7 @@ Result<void> JobWorld::exchange_arrays(std::span<const SendList> sends, std::spa
           .exchange(sends, receives,
                     {.host = [this, as](std::span<const SendList> out, std::span<const ReceiveList> in) { return exchange(out, in, as); },
                      .over = [this] { return over(); },
-                     .limit = patience()});
+                     .limit = timeout()});
   return done.ok() ? done : ended(std::move(done).failure());
 }
 
@@ -149,8 +149,8 @@ Result<void> JobWorld::wait_for_arrays(std::string_view what) {
   OwnedEvent event{arrays_.memory->device()};
   event.record(arrays_.memory->stream());
   const Clock& clock = *arrays_.clock;
-  auto done = wait_for(event.view(),
-                       {.what = what, .over = [this] { return over(); }, .deadline = Deadline::after(clock.now(), patience())}, clock);
+  auto done =
+      wait_for(event.view(), {.what = what, .over = [this] { return over(); }, .deadline = Deadline::after(clock.now(), timeout())}, clock);
   return done.ok() ? done : ended(std::move(done).failure());
 }
 

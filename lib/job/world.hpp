@@ -58,7 +58,7 @@ using JoinPeers = std::function<Result<std::unique_ptr<Peers>>(Session&)>;
 inline constexpr std::uint64_t gather_bytes_max = std::uint64_t{64} << 20;
 
 /// How long an exchange may last at least, whatever is known of programs.
-inline constexpr Duration patience_min = 600s;
+inline constexpr Duration exchange_timeout_min = 600s;
 
 /// Where the arrays of a job lie, as far as its world has to know.
 struct WorldArrays {
@@ -96,8 +96,8 @@ class JobWorld {
   void now(Call call) { call_.store(call, std::memory_order_relaxed); }
 
   /// How long an exchange may wait for the programs of others, which compute before they come. From the job's thread.
-  void be_patient(Duration patience);
-  [[nodiscard]] Duration patience() const { return patience_.load(std::memory_order_relaxed); }
+  void set_timeout(Duration timeout);
+  [[nodiscard]] Duration timeout() const { return timeout_.load(std::memory_order_relaxed); }
 
   /// Once joined: shows memory to the peers of this host. A failure costs time alone.
   Result<void> share(const SharedBuffer& memory) { return peers_ == nullptr ? Result<void>{} : peers_->share(memory); }
@@ -112,7 +112,7 @@ class JobWorld {
   /// (parameters, leaves, sums, moments): as ArrayExchange (array_exchange.hpp) on a device, and the same on the host. Throws Error where the device fails.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {});
   Result<void> exchange_arrays(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {});
-  /// Waits for all that the arrays' stream was given, as `patience` allows; `what` it was is for failures. On this rank alone, in any world: what is
+  /// Waits for all that the arrays' stream was given, as `timeout` allows; `what` it was is for failures. On this rank alone, in any world: what is
   /// read after it is there. Fails as an exchange does, and throws Error where the device fails. On the host there is nothing to wait for.
   Result<void> wait_for_arrays(std::string_view what);
   /// How long the thread that made this world has been in `exchange` so far, with the waits for others.
@@ -147,7 +147,7 @@ class JobWorld {
   Membership membership_;
   std::shared_ptr<End> end_;
   std::unique_ptr<Peers> peers_;
-  std::atomic<Duration> patience_{patience_min};
+  std::atomic<Duration> timeout_{exchange_timeout_min};
   std::atomic<Call> call_{Call::none};
   const std::thread::id thread_ = std::this_thread::get_id();
   Duration exchanged_{};

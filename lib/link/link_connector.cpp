@@ -15,7 +15,7 @@ using ErrorCode = boost::system::error_code;
 namespace {
 
 constexpr Duration backoff_least = 20ms, backoff_most = 1s;
-constexpr Duration patience = 1s;     // a quick start needs no word about who came first
+constexpr Duration quiet_start = 1s;  // a quick start needs no word about who came first
 constexpr Duration attempt_max = 5s;  // for one connection attempt: a host that is gone does not answer at all
 
 std::uint64_t random_seed() {
@@ -79,7 +79,7 @@ void LinkConnector::connect_later(Failure why) {
   // The agent's socket was there before this process: when it is not, the agent has gone.
   if (!target_.operators() && !(why.code == Code::io && why.remedy == Remedy::retry)) return handler_.hopeless(std::move(why));
   if (deadline_.passed(clock_.now())) return;  // the deadline's own timer says it
-  if (clock_.now() - started_ > patience) waiting_(log_, Level::info, fmt::format("waiting for {} ({})", target_.where, why.what));
+  if (clock_.now() - started_ > quiet_start) waiting_(log_, Level::info, fmt::format("waiting for {} ({})", target_.where, why.what));
   backoff_ = std::clamp(2 * backoff_, backoff_least, backoff_most);
   retry_.expires_after(Duration{static_cast<Duration::rep>(jitter_.below(static_cast<std::uint64_t>(backoff_.count()))) + 1});
   retry_.async_wait([this](const ErrorCode& error) {

@@ -67,17 +67,17 @@ std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<
   if (fixed && hints.size() == candidates.size()) place.clear();
 
   // Each name is looked up once, not at each comparison, and light things are sorted: there may be 100,000 nodes.
-  struct Standing {
+  struct Entry {
     std::size_t place;  // behind all survivors for newcomers
     Candidate* candidate;
   };
-  std::vector<Standing> standings;
-  standings.reserve(candidates.size());
+  std::vector<Entry> entries;
+  entries.reserve(candidates.size());
   for (Candidate& c : candidates) {
     const auto survivor = place.find(c.node);
-    standings.push_back({survivor != place.end() ? survivor->second : before.size(), &c});
+    entries.push_back({survivor != place.end() ? survivor->second : before.size(), &c});
   }
-  std::sort(standings.begin(), standings.end(), [](const Standing& a, const Standing& b) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     if (a.place != b.place) return a.place < b.place;
     const auto hint_a = static_cast<std::uint32_t>(a.candidate->hint), hint_b = static_cast<std::uint32_t>(b.candidate->hint);  // -1: last
     if (hint_a != hint_b) return hint_a < hint_b;
@@ -85,7 +85,7 @@ std::vector<Member> assign(std::vector<Candidate> candidates, const std::vector<
   });
   std::vector<Candidate> sorted;
   sorted.reserve(candidates.size());
-  for (const Standing& standing : standings) sorted.push_back(std::move(*standing.candidate));
+  for (const Entry& entry : entries) sorted.push_back(std::move(*entry.candidate));
   candidates = std::move(sorted);
 
   const bool as_given = fixed && hints.size() == candidates.size();

@@ -103,7 +103,7 @@ TEST_CASE("an optimizer phase is one launch, however many runs it has, and so is
 }
 
 TEST_CASE("memory that is freed beside work on the device is given back once that is done, and no free waits", "[devices]") {
-  const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .patience = 60s});
+  const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .timeout = 60s});
   const InMemory made{*memory, 8000};
   const std::span<float> floats{reinterpret_cast<float*>(made.run().data()), 2000};
   const std::size_t held = fakegpu::holdings().allocations;
@@ -129,7 +129,7 @@ TEST_CASE("memory that is freed beside work on the device is given back once tha
 }
 
 TEST_CASE("a read beside the stream does not wait for what the stream was given", "[devices]") {
-  const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .patience = 500ms});
+  const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .timeout = 500ms});
   const InMemory made{*memory, 8000}, state{*memory, 20'000};
   memory->write(bytes_from(1, 20'000), state.run());
   (void)state.read(0, 1);
@@ -146,7 +146,7 @@ TEST_CASE("a read beside the stream does not wait for what the stream was given"
 }
 
 TEST_CASE("a hash of a device that is busy ends by its deadline", "[devices]") {
-  const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .patience = 30ms});
+  const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .timeout = 30ms});
   const InMemory made{*memory, 8000};
   fakegpu::set_faults("slow:1:500");
   const auto late = failure_of_call([&] { (void)memory->hash(made.run(), 0, 0); });

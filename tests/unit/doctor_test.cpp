@@ -24,7 +24,7 @@ struct Patient {
     options.launch.endpoint = Endpoint{"node0", 29400};
     facts.own_name = {"node1", {"10.0.0.1"}, {}, 2ms};
     facts.own_addresses = {"127.0.0.1", "10.0.0.1"};
-    facts.endpoint = ServiceFact{*options.launch.endpoint, {"node0", {"10.0.0.9"}, {}, 2ms}, {{"10.0.0.9", Behind::rendezvous}}};
+    facts.endpoint = ServiceFact{*options.launch.endpoint, {"node0", {"10.0.0.9"}, {}, 2ms}, {{"10.0.0.9", EndpointAnswer::rendezvous}}};
     facts.wall_seconds = 1'800'000'000;
     facts.cpus = {8, "affinity"};
     facts.shared_memory = PathFact{.is_fine = true, .bytes = 8 * gibi, .bytes_free = 8 * gibi};
@@ -47,7 +47,7 @@ Finding::Grade grade(const Patient& patient, std::string_view subject) {
 }
 
 // The endpoint leads to this machine.
-void serves(Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].behind = Behind::nothing; }
+void serves(Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].answer = EndpointAnswer::nothing; }
 
 constexpr auto ok = Finding::Grade::ok, might = Finding::Grade::warn, fails = Finding::Grade::fail;
 
@@ -89,34 +89,34 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
       {"the endpoint takes long to look up", "endpoint", might, [](Patient& p) { p.facts.endpoint->name.took = 5s; }},
       {"the endpoint leads to several machines", "endpoint", might,
        [](Patient& p) { p.facts.endpoint->name.addresses.push_back("10.0.0.8"); }},
-      {"nothing listens yet", "endpoint", might, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::nothing; }},
-      {"nothing answers", "endpoint", fails, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::silence; }},
-      {"another program answers", "endpoint", fails, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::other_program; }},
-      {"a program answers with TLS", "endpoint", ok, [](Patient& p) { p.facts.endpoint->dials[0].behind = Behind::unchecked; }},
+      {"nothing listens yet", "endpoint", might, [](Patient& p) { p.facts.endpoint->dials[0].answer = EndpointAnswer::nothing; }},
+      {"nothing answers", "endpoint", fails, [](Patient& p) { p.facts.endpoint->dials[0].answer = EndpointAnswer::silence; }},
+      {"another program answers", "endpoint", fails, [](Patient& p) { p.facts.endpoint->dials[0].answer = EndpointAnswer::other_program; }},
+      {"a program answers with TLS", "endpoint", ok, [](Patient& p) { p.facts.endpoint->dials[0].answer = EndpointAnswer::unchecked; }},
       {"this machine would serve", "endpoint", ok,
-       [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].behind = Behind::nothing; }},
+       [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint->dials[0].answer = EndpointAnswer::nothing; }},
       {"this machine serves already", "endpoint", ok,
        [](Patient& p) { p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "in use"; }},
       {"another program has the port here", "endpoint", fails,
        [](Patient& p) {
          p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "in use",
-         p.facts.endpoint->dials[0].behind = Behind::other_program;
+         p.facts.endpoint->dials[0].answer = EndpointAnswer::other_program;
        }},
       {"the port here may not be opened", "endpoint", fails,
        [](Patient& p) {
          p.facts.endpoint->name.addresses = {"10.0.0.1"}, p.facts.endpoint_port_problem = "not permitted",
-         p.facts.endpoint->dials[0].behind = Behind::nothing;
+         p.facts.endpoint->dials[0].answer = EndpointAnswer::nothing;
        }},
       {"is_host=0 on the machine that the endpoint leads to", "endpoint", might,
        [](Patient& p) {
          p.options.launch.host_rule = HostRule::never, p.facts.endpoint->name.addresses = {"10.0.0.1"},
-         p.facts.endpoint->dials[0].behind = Behind::nothing;
+         p.facts.endpoint->dials[0].answer = EndpointAnswer::nothing;
        }},
       {"a single node", "endpoint", ok, [](Patient& p) { p.facts.endpoint.reset(); }},
 
       {"etcd answers", "etcd", ok,
        [](Patient& p) {
-         p.facts.etcd = {{{"e", 2379}, {"e", {"10.1.1.1"}, {}, 1ms}, {{"10.1.1.1", Behind::rendezvous}}}};
+         p.facts.etcd = {{{"e", 2379}, {"e", {"10.1.1.1"}, {}, 1ms}, {{"10.1.1.1", EndpointAnswer::rendezvous}}}};
        }},
       {"no server of etcd answers", "etcd", fails,
        [](Patient& p) {
@@ -124,8 +124,8 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
        }},
       {"one of two servers of etcd is away", "etcd", might,
        [](Patient& p) {
-         p.facts.etcd = {{{"e", 2379}, {"e", {"10.1.1.1"}, {}, 1ms}, {{"10.1.1.1", Behind::rendezvous}}},
-                         {{"f", 2379}, {"f", {"10.1.1.2"}, {}, 1ms}, {{"10.1.1.2", Behind::silence}}}};
+         p.facts.etcd = {{{"e", 2379}, {"e", {"10.1.1.1"}, {}, 1ms}, {{"10.1.1.1", EndpointAnswer::rendezvous}}},
+                         {{"f", 2379}, {"f", {"10.1.1.2"}, {}, 1ms}, {{"10.1.1.2", EndpointAnswer::silence}}}};
        }},
 
       {"a certificate that is no PEM", "access", fails, [](Patient& p) { p.facts.access_problems = {"cert: no PEM"}; }},

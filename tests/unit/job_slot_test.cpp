@@ -1,10 +1,10 @@
-// What goes with a slot and a step, each without a job: OpenSlot, Absence, Departure, UpdateRecord and StopRequest.
+// What goes with a slot and a step, each without a job: OpenSlot, ProgramTimeout, Departure, UpdateRecord and StopRequest.
 
-#include "lib/job/absence.hpp"
 #include "lib/job/commit/stop_request.hpp"
 #include "lib/job/commit/update_record.hpp"
 #include "lib/job/departure.hpp"
 #include "lib/job/open_slot.hpp"
+#include "lib/job/program_timeout.hpp"
 #include "tests/unit/job_parts.hpp"
 
 namespace elrun::test {
@@ -74,65 +74,65 @@ TEST_CASE("a sum has a short name, a finite value, and not too many beside it", 
   CHECK_THROWS_WITH(open.add(slot, "0", 1, true), Catch::Contains("add() is called after the slot's end"));
 }
 
-// ---- Absence
+// ---- ProgramTimeout
 
-TEST_CASE("others wait for a program as long as it is slow, and an hour for its first slot", "[absence]") {
+TEST_CASE("others wait for a program as long as it is slow, and an hour for its first slot", "[program_timeout]") {
   ManualClock clock;
   TestSession session{place_alone(), nullptr};
   JobWorld world{session, nobody()};
-  Absence absence{clock, session, world};
-  absence.begin_slots();
-  CHECK(world.patience() == 1h);
+  ProgramTimeout program_timeout{clock, session, world};
+  program_timeout.begin_slots();
+  CHECK(world.timeout() == 1h);
   const Instant begun = clock.now();
   clock.advance(200s);
-  absence.ended_slot(begun);
-  CHECK(session.within == 1600s);    // the agent: eight times the longest absence,
-  CHECK(world.patience() == 1600s);  // and the peers likewise
-  absence.begin_slots();
-  CHECK(world.patience() == 1600s);
+  program_timeout.ended_slot(begun);
+  CHECK(session.within == 1600s);   // the agent: eight times the longest absence,
+  CHECK(world.timeout() == 1600s);  // and the peers likewise
+  program_timeout.begin_slots();
+  CHECK(world.timeout() == 1600s);
   SECTION("a shorter absence changes nothing") {
     session.within = {};
     const Instant later = clock.now();
     clock.advance(100s);
-    absence.ended(later);
+    program_timeout.ended(later);
     CHECK(session.within == Duration{});
-    CHECK(world.patience() == 1600s);
+    CHECK(world.timeout() == 1600s);
   }
   SECTION("a program that runs again in this process is as slow as before") {
-    world.be_patient(patience_min);  // as a new world is
-    Absence again{clock, session, world};
-    again.continue_from(absence);
-    CHECK(world.patience() == 1600s);
+    world.set_timeout(exchange_timeout_min);  // as a new world is
+    ProgramTimeout again{clock, session, world};
+    again.continue_from(program_timeout);
+    CHECK(world.timeout() == 1600s);
     again.begin_slots();
-    CHECK(world.patience() == 1600s);  // it is no first slot
+    CHECK(world.timeout() == 1600s);  // it is no first slot
   }
 }
 
-TEST_CASE("what an evaluation or a save took says nothing of a slot, unless it was longer than an hour allows", "[absence]") {
+TEST_CASE("what an evaluation or a save took says nothing of a slot, unless it was longer than an hour allows", "[program_timeout]") {
   ManualClock clock;
   TestSession session{place_alone(), nullptr};
   JobWorld world{session, nobody()};
-  Absence absence{clock, session, world};
+  ProgramTimeout program_timeout{clock, session, world};
   for (const Duration took : {Duration{2min}, Duration{10min}}) {
     const Instant begun = clock.now();
     clock.advance(took);
-    absence.ended(begun);
-    CHECK(world.patience() == std::max<Duration>(1h, 8 * took));  // in a step, its slots come next
-    absence.begin_slots();
-    CHECK(world.patience() == std::max<Duration>(1h, 8 * took));
+    program_timeout.ended(begun);
+    CHECK(world.timeout() == std::max<Duration>(1h, 8 * took));  // in a step, its slots come next
+    program_timeout.begin_slots();
+    CHECK(world.timeout() == std::max<Duration>(1h, 8 * took));
   }
 }
 
-TEST_CASE("exchanges wait ten minutes at least, however fast the program is", "[absence]") {
+TEST_CASE("exchanges wait ten minutes at least, however fast the program is", "[program_timeout]") {
   ManualClock clock;
   TestSession session{place_alone(), nullptr};
   JobWorld world{session, nobody()};
-  Absence absence{clock, session, world};
+  ProgramTimeout program_timeout{clock, session, world};
   const Instant begun = clock.now();
   clock.advance(1s);
-  absence.ended_slot(begun);
+  program_timeout.ended_slot(begun);
   CHECK(session.within == 8s);
-  CHECK(world.patience() == patience_min);
+  CHECK(world.timeout() == exchange_timeout_min);
 }
 
 // ---- Departure

@@ -135,15 +135,15 @@ TEST_CASE("verify() inside a slot or before restore() is a clear error", "[verif
 
 TEST_CASE("who is wrong: the first who differs from most, or nobody knows", "[verify]") {
   using Numbers = std::vector<std::uint64_t>;
-  CHECK_FALSE(dissenter(Numbers{}).has_value());
-  CHECK_FALSE(dissenter(Numbers{5}).has_value());
-  CHECK_FALSE(dissenter(Numbers{5, 5, 5}).has_value());
-  CHECK(dissenter(Numbers{5, 6}) == Dissenter{1, false});
-  CHECK(dissenter(Numbers{5, 6, 6}) == Dissenter{0, true});
-  CHECK(dissenter(Numbers{6, 5, 6}) == Dissenter{1, true});
-  CHECK(dissenter(Numbers{1, 2, 3}) == Dissenter{1, false});
-  CHECK(dissenter(Numbers{1, 1, 2, 2}) == Dissenter{2, false});
-  CHECK(dissenter(Numbers{1, 2, 2, 3}) == Dissenter{0, true});
+  CHECK_FALSE(find_mismatch(Numbers{}).has_value());
+  CHECK_FALSE(find_mismatch(Numbers{5}).has_value());
+  CHECK_FALSE(find_mismatch(Numbers{5, 5, 5}).has_value());
+  CHECK(find_mismatch(Numbers{5, 6}) == Mismatch{1, false});
+  CHECK(find_mismatch(Numbers{5, 6, 6}) == Mismatch{0, true});
+  CHECK(find_mismatch(Numbers{6, 5, 6}) == Mismatch{1, true});
+  CHECK(find_mismatch(Numbers{1, 2, 3}) == Mismatch{1, false});
+  CHECK(find_mismatch(Numbers{1, 1, 2, 2}) == Mismatch{2, false});
+  CHECK(find_mismatch(Numbers{1, 2, 2, 3}) == Mismatch{0, true});
 }
 
 }  // namespace elrun::test

@@ -60,12 +60,12 @@ struct Saving {
                .storage_report_every = 1ms,
                .sleep = [this](Duration time) { clock.advance(time), while_waiting(); }};
   JobWorld world{session, {}};
-  Absence absence{clock, session, world};
+  ProgramTimeout program_timeout{clock, session, world};
   Departure departure{session};
   SharedBuffers buffers = private_memory();
   ShardMap shards = one_node(Sharding::replicated, 1);
   ModelState state{lay_out(two_units()), zero(0), Optimizer::adamw, buffers};
-  JobSaves saves{host, world, absence, departure};
+  JobSaves saves{host, world, program_timeout, departure};
 };
 
 }  // namespace elrun::test

@@ -36,7 +36,7 @@ std::optional<AuditVerdict> StepAudit::judge(std::uint64_t step, std::span<const
   ranks.insert(ranks.end(), audit_->auditors.begin(), audit_->auditors.end());
   std::vector<std::uint64_t> hashes;
   for (const std::uint32_t r : ranks) hashes.push_back(by_rank[r]);
-  const auto wrong = dissenter(hashes);
+  const auto wrong = find_mismatch(hashes);
   if (!wrong) return std::nullopt;
   AuditVerdict out{.what = fmt::format("audit of slot {} in step {}:", audit_->slot, step),
                    .culprit = ranks[wrong->index],

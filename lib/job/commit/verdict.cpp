@@ -5,7 +5,7 @@
 
 namespace elrun::inline v0 {
 
-std::optional<Dissenter> dissenter(std::span<const std::uint64_t> numbers) {
+std::optional<Mismatch> find_mismatch(std::span<const std::uint64_t> numbers) {
   if (numbers.empty() || std::ranges::count(numbers, numbers.front()) == std::ssize(numbers)) return std::nullopt;
   std::map<std::uint64_t, std::size_t> voices;
   for (const std::uint64_t n : numbers) ++voices[n];
@@ -13,7 +13,7 @@ std::optional<Dissenter> dissenter(std::span<const std::uint64_t> numbers) {
   const bool outvoted = std::ranges::count_if(voices, [&](const auto& v) { return v.second == most->second; }) == 1;
   const std::uint64_t right = outvoted ? most->first : numbers.front();
   const auto wrong = std::ranges::find_if(numbers, [right](std::uint64_t n) { return n != right; });
-  return Dissenter{static_cast<std::size_t>(wrong - numbers.begin()), outvoted};
+  return Mismatch{static_cast<std::size_t>(wrong - numbers.begin()), outvoted};
 }
 
 }  // namespace elrun::inline v0

@@ -8,12 +8,12 @@
 namespace elrun::inline v0 {
 
 /// One of several that should agree.
-struct Dissenter {
+struct Mismatch {
   std::size_t index = 0;
   bool outvoted = false;  ///< The others' number has more voices than any other; else nobody can tell who is right.
-  friend constexpr bool operator==(const Dissenter&, const Dissenter&) = default;
+  friend constexpr bool operator==(const Mismatch&, const Mismatch&) = default;
 };
 /// The first who differs from what most have, or from the first where no number has most voices; nothing when all agree.
-[[nodiscard]] std::optional<Dissenter> dissenter(std::span<const std::uint64_t> numbers);
+[[nodiscard]] std::optional<Mismatch> find_mismatch(std::span<const std::uint64_t> numbers);
 
 }  // namespace elrun::inline v0

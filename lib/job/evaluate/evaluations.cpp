@@ -76,7 +76,7 @@ Evaluation Job::Impl::run_evaluation(std::uint64_t count, const std::function<vo
     for (std::size_t i = 0; i < computing.size(); ++i) by_rank[computing[i]] = assigned[i];
   }
   step_.set_evaluating(true);
-  absence_.begin_slots();
+  program_timeout_.begin_slots();
   for (const std::uint32_t index : by_rank[world.rank()]) {
     if (world.over() || !run_evaluation_slot(count, index, *forward) || !settle_loss()) break;
     mine.put_slot(slot_.loss(), slot_.tokens(), slot_.sums());
@@ -113,7 +113,7 @@ bool Job::Impl::run_evaluation_slot(std::uint64_t count, std::uint32_t index, co
         e.what()));
     return false;
   }
-  absence_.ended(slot_.begun());
+  program_timeout_.ended(slot_.begun());
   slot_.end();
   require(slot_.has_reported() || world.over(), "a slot of an evaluation ended without slot.report(loss, tokens)");
   return true;

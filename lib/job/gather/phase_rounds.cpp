@@ -22,7 +22,7 @@ PhaseRounds::PhaseRounds(JobWorld& world, ModelState& state, GradientReducer& re
                         [this](std::string_view why) {
                           world_.end({Code::generation_over, Remedy::abort_group, std::string{why}});
                         },
-                    .limit = [this] { return 2 * world_.patience(); },  // of two exchanges
+                    .limit = [this] { return 2 * world_.timeout(); },  // of two exchanges
                     .stuck = [] { ELRUN_ASSERT(!"a round goes on although its world is over"); }}} {}
 
 void PhaseRounds::plan_world(bool overlap) {

@@ -163,7 +163,7 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
   const StorageWaitReporter reporter{host_.session, host_.files, wait_terms()};
   // What ckptd is writing under this fence is no leftover.
   auto saved = saves_->save(step, host_state, still_owner, is_cut_off_ || !async_.is_busy());
-  absence_.ended(begun);
+  program_timeout_.ended(begun);
   if (saved.ok()) {
     saved_step_ = step;
     safe_at_ = host_.clock.now();

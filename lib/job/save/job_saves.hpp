@@ -17,9 +17,9 @@
 #include <elrun/failure.hpp>
 #include <elrun/job.hpp>
 
-#include "lib/job/absence.hpp"
 #include "lib/job/departure.hpp"
 #include "lib/job/job_host.hpp"
+#include "lib/job/program_timeout.hpp"
 #include "lib/job/recover/member_status.hpp"
 #include "lib/job/save/async_saves.hpp"
 #include "lib/job/save/save_interval.hpp"
@@ -46,8 +46,13 @@ class StorageIsAway : public Error {
 class JobSaves {
  public:
   /// All outlive it.
-  JobSaves(const JobHost& host, JobWorld& world, Absence& absence, Departure& departure)
-      : host_{host}, world_{world}, absence_{absence}, departure_{departure}, async_{host, world}, safe_at_{host.clock.now()} {}
+  JobSaves(const JobHost& host, JobWorld& world, ProgramTimeout& program_timeout, Departure& departure)
+      : host_{host},
+        world_{world},
+        program_timeout_{program_timeout},
+        departure_{departure},
+        async_{host, world},
+        safe_at_{host.clock.now()} {}
 
   void configure(const CheckpointOptions& options) {
     options_ = options;
@@ -114,7 +119,7 @@ class JobSaves {
   void wait_for_storage(Duration time, std::optional<std::uint64_t> done);
   const JobHost& host_;
   JobWorld& world_;
-  Absence& absence_;
+  ProgramTimeout& program_timeout_;
   Departure& departure_;
   CheckpointOptions options_;
   std::optional<Saves> saves_;

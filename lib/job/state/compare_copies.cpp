@@ -99,7 +99,7 @@ Result<Verification> compare_copies(const std::vector<TensorHash>& mine, const s
     ELRUN_TRY(reader.finish("a part of a verification"));
   }
   for (std::size_t i = 0; i < mine.size() && !out.difference; ++i)
-    if (const auto wrong = dissenter(hashes[i])) {
+    if (const auto wrong = find_mismatch(hashes[i])) {
       const bool of_copy = mine[i].is_cut && firsts.size() < shards.world();
       const std::string_view whose = !of_copy ? "" : by_node ? "the node of " : "the copy of ";
       const std::string_view most = !of_copy ? "most ranks" : by_node ? "most nodes" : "most copies";

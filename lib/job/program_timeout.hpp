@@ -1,5 +1,5 @@
 #pragma once
-/// \file Absence: how long the program is away from the world, in a slot or in a save. Peers and the agent wait for it accordingly.
+/// \file ProgramTimeout: how long peers and the agent wait for the program. It follows from how long the program is away from the world, in a slot or in a save.
 
 #include <algorithm>
 
@@ -11,13 +11,13 @@
 namespace elrun::inline v0 {
 
 /// Called by the job's thread. All that it is made from outlives it.
-class Absence {
+class ProgramTimeout {
  public:
-  Absence(const Clock& clock, Session& session, JobWorld& world) : clock_{clock}, session_{session}, world_{world} {}
+  ProgramTimeout(const Clock& clock, Session& session, JobWorld& world) : clock_{clock}, session_{session}, world_{world} {}
 
   /// The programs of all ranks get slots. Until this one has ended a step's slot nobody here knows how long one takes, whatever an evaluation or
   /// a save took; a rank without slots never knows.
-  void begin_slots() { be_patient(); }
+  void begin_slots() { set_timeout(); }
   /// A step's slot that was begun then.
   void ended_slot(Instant begun) {
     had_slot_ = true;
@@ -27,17 +27,17 @@ class Absence {
   void ended(Instant begun) {
     const Duration took = clock_.now() - begun;
     if (took > longest_) session_.returns_within(times_to_return * (longest_ = took));
-    be_patient();
+    set_timeout();
   }
   /// The program runs again in this process, and is as slow as before.
-  void continue_from(const Absence& before) {
+  void continue_from(const ProgramTimeout& before) {
     longest_ = before.longest_, had_slot_ = before.had_slot_;
-    be_patient();
+    set_timeout();
   }
 
  private:
   /// With the others' programs as with this one.
-  void be_patient() { world_.be_patient(std::max<Duration>(had_slot_ ? Duration{} : first_slot_within, times_to_return * longest_)); }
+  void set_timeout() { world_.set_timeout(std::max<Duration>(had_slot_ ? Duration{} : first_slot_within, times_to_return * longest_)); }
   static constexpr int times_to_return = 8;  // the longest absence: so long may a program take to come back to next_step()
   static constexpr Duration first_slot_within = 1h;
   const Clock& clock_;

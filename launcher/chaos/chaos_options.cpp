@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
+#include "launcher/options/option_parser.hpp"
 #include "launcher/options/option_table.hpp"
 #include "launcher/options/option_values.hpp"
 #include "launcher/options/options.hpp"
-#include "launcher/options/understanding.hpp"
 #include "lib/base/printable.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -97,15 +97,15 @@ constexpr OwnOption own_options[] = {{"mtbf", Own::mtbf},         {"for", Own::t
                                      {"help", Own::help, true}};
 
 /// The words of a command line: chaos's own options are understood, elrun's are kept for its agents.
-class ChaosWords {
+class ChaosOptionParser {
  public:
-  ChaosWords(std::span<const std::string> words, const Machine& machine) : words_{words}, machine_{machine} {}
+  ChaosOptionParser(std::span<const std::string> words, const Machine& machine) : words_{words}, machine_{machine} {}
 
   std::variant<ChaosOptions, Usage> parse() {
     while (at_ < words_.size() && !is_over_ && words_[at_].size() > 1 && words_[at_][0] == '-') take_option();
     if (asks_help_) return Usage{0, std::string{chaos_usage}};
     options_.program.assign(words_.begin() + static_cast<std::ptrdiff_t>(at_), words_.end());
-    understand_agents();
+    parse_agents();
     check();
     if (usage_.empty() && contradictions_.empty()) return std::move(options_);
     std::string text = "usage: elrun chaos [options] [options of elrun] [--] PROGRAM [arguments...]   (elrun chaos --help explains them)\n";
@@ -220,13 +220,13 @@ class ChaosWords {
   }
 
   // As elrun itself understands them; only where the nodes meet is chaos's to say.
-  void understand_agents() {
+  void parse_agents() {
     std::vector<std::string> words{"--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1"};
     words.insert(words.end(), options_.agent.begin(), options_.agent.end());
     words.emplace_back("--");
     words.insert(words.end(), options_.program.begin(), options_.program.end());
     const Variables nothing;
-    Parsed parsed = Understanding{nothing, machine_, "elrun"}.launch(words);
+    Parsed parsed = OptionParser{nothing, machine_, "elrun"}.launch(words);
     if (const auto* launch = std::get_if<LaunchOptions>(&parsed)) {
       options_.world = {launch->round.nodes_max, launch->workers};
       options_.checkpoint_root = launch->checkpoint_root;
@@ -284,7 +284,7 @@ bool ChaosOptions::mentions(std::string_view place) const {
 }
 
 std::variant<ChaosOptions, Usage> parse_chaos(std::span<const std::string> words, const Machine& machine) {
-  return ChaosWords{words, machine}.parse();
+  return ChaosOptionParser{words, machine}.parse();
 }
 
 std::string filled_in(std::string_view word, const Places& places) {

@@ -81,7 +81,7 @@ std::optional<std::uint32_t> positive(const std::string& text, std::int64_t most
 }
 
 /// What --plan, --zero and --per-node come to; a problem, or nothing.
-std::string understand_plan(const Values& values, CkptOptions& options) {
+std::string parse_plan_value(const Values& values, CkptOptions& options) {
   const bool is_inspect = options.verb == CkptOptions::Verb::inspect;
   if (!is_inspect && (values.plan || values.zero || values.per_node)) return "--plan, --zero and --per-node belong to inspect";
   if (!values.plan) return values.zero || values.per_node ? "--zero and --per-node belong to --plan W: add it" : "";
@@ -94,7 +94,7 @@ std::string understand_plan(const Values& values, CkptOptions& options) {
 }
 
 /// What stands for checkpoints; a problem, or nothing.
-std::string understand_names(const std::vector<std::string>& words, CkptOptions& options) {
+std::string parse_names(const std::vector<std::string>& words, CkptOptions& options) {
   const std::size_t most = options.verb == CkptOptions::Verb::ls ? 1 : 2;
   if (words.empty())
     return options.verb == CkptOptions::Verb::diff ? "A and B are not given, the checkpoints to compare: each ROOT:STEP[@FENCE]"
@@ -150,8 +150,8 @@ std::variant<CkptOptions, Usage> parse_ckpt(std::span<const std::string> words) 
       *place = std::move(value);
     }
   }
-  if (const std::string problem = understand_names(names, options); !problem.empty()) return wrong(problem);
-  if (const std::string problem = understand_plan(values, options); !problem.empty()) return wrong(problem);
+  if (const std::string problem = parse_names(names, options); !problem.empty()) return wrong(problem);
+  if (const std::string problem = parse_plan_value(values, options); !problem.empty()) return wrong(problem);
   if (values.readers) {
     const auto readers = positive(*values.readers, 64);
     if (!readers || options.verb != CkptOptions::Verb::verify)

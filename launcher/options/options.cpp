@@ -12,8 +12,8 @@
 #include "launcher/commands/drain_options.hpp"
 #include "launcher/commands/install.hpp"
 #include "launcher/http/status_options.hpp"
+#include "launcher/options/option_parser.hpp"
 #include "launcher/options/option_values.hpp"
-#include "launcher/options/understanding.hpp"
 #include "launcher/report/endings.hpp"
 #include "lib/base/printable.hpp"
 
@@ -24,12 +24,12 @@ bool is_torchrun(std::string_view program_name) { return program_name.substr(pro
 
 }  // namespace
 
-Understanding::Understanding(const Variables& environment, const Machine& machine, std::string_view program_name)
+OptionParser::OptionParser(const Variables& environment, const Machine& machine, std::string_view program_name)
     : given_{environment}, environment_{environment}, machine_{machine}, scheduler_{scheduler_of(environment)} {
   if (is_torchrun(program_name)) out_.exit_codes = ExitCodes::torchrun;
 }
 
-Parsed Understanding::launch(std::span<const std::string> words) {
+Parsed OptionParser::launch(std::span<const std::string> words) {
   given_.read(words, problems_, out_.notes);
   if (given_.flag("help")) return Usage{0, needs_program_ ? help_text() : doctor_help_text()};
   if (given_.flag("version")) return Usage{0, "elrun " ELRUN_VERSION "\n"};
@@ -37,19 +37,19 @@ Parsed Understanding::launch(std::span<const std::string> words) {
     if (auto text = completion_text(given_.get("print_completion").text)) return Usage{0, *std::move(text)};
     problems_.usage(fmt::format("{}: must be bash, zsh or tcsh", given_.shown("print_completion")));
   }
-  understand();
+  parse_all();
   if (problems_.empty()) return std::move(out_);
   return problems_.report(out_.exit_codes);
 }
 
-Parsed Understanding::doctor(std::span<const std::string> words) {
+Parsed OptionParser::doctor(std::span<const std::string> words) {
   needs_program_ = false;
   Parsed launched = launch(words);
   auto* options = std::get_if<LaunchOptions>(&launched);
   return options == nullptr ? std::move(launched) : DoctorOptions{std::move(*options), given_.program().has_value()};
 }
 
-Parsed Understanding::store(std::span<const std::string> words) {
+Parsed OptionParser::store(std::span<const std::string> words) {
   StoreOptions options;
   bool names_run = false, names_nodes = false;  // in the command line alone: what agents find in their environment is not meant for it
   for (std::size_t i = 1; i < words.size(); ++i) {
@@ -77,11 +77,11 @@ Parsed Understanding::store(std::span<const std::string> words) {
     options.run = RunId{given_.get("rdzv_id").text};
   }
   if (names_nodes) {
-    understand_nodes();
+    parse_nodes();
     options.nodes_min = out_.round.nodes_min, options.nodes_max = out_.round.nodes_max;
   }
-  understand_times();
-  understand_log_format();
+  parse_times();
+  parse_log_format();
   options.timeouts = out_.timeouts;
   options.log_format = out_.log_format;
   options.access = out_.access;
@@ -91,14 +91,14 @@ Parsed Understanding::store(std::span<const std::string> words) {
   return problems_.report(out_.exit_codes);
 }
 
-std::optional<std::int64_t> Understanding::integer(std::string_view name, std::int64_t least, std::int64_t most) {
+std::optional<std::int64_t> OptionParser::integer(std::string_view name, std::int64_t least, std::int64_t most) {
   const auto number = to_integer(given_.get(name).text);
   if (number && *number >= least && *number <= most) return number;
   bad_number(given_.get(name).text, fmt::format("{}: must be a whole number from {} to {}", given_.shown(name), least, most));
   return std::nullopt;
 }
 
-std::optional<Duration> Understanding::seconds(std::string_view name, Duration least) {
+std::optional<Duration> OptionParser::seconds(std::string_view name, Duration least) {
   const auto time = to_seconds(given_.get(name).text);
   if (time && *time >= least) return time;
   bad_number(given_.get(name).text,
@@ -107,21 +107,21 @@ std::optional<Duration> Understanding::seconds(std::string_view name, Duration l
 }
 
 // As torchrun tells them apart: a number that is out of bounds, and what is no number.
-void Understanding::bad_number(std::string_view text, std::string why) {
+void OptionParser::bad_number(std::string_view text, std::string why) {
   if (to_integer(text) || to_seconds(text)) problems_.value(std::move(why));
   else problems_.usage(std::move(why));
 }
 
-void Understanding::understand() {
+void OptionParser::parse_all() {
   choice("exit_codes", out_.exit_codes, {{"elrun", ExitCodes::elrun}, {"torchrun", ExitCodes::torchrun}});
-  understand_program();
-  understand_nodes();
-  understand_workers();
-  understand_times();
-  understand_meeting();
-  understand_output();
-  understand_failures();
-  understand_admin_endpoints();
+  parse_program();
+  parse_nodes();
+  parse_workers();
+  parse_times();
+  parse_meeting();
+  parse_output();
+  parse_failures();
+  parse_admin_endpoints();
   out_.role = given_.get("role").text;
   if (out_.role.size() > role_max)
     problems_.value(fmt::format("--role: {} bytes are more than the {} that a name may have", out_.role.size(), role_max));
@@ -129,12 +129,12 @@ void Understanding::understand() {
   check_run_id();
 }
 
-void Understanding::check_run_id() {
+void OptionParser::check_run_id() {
   if (const std::string& id = given_.get("rdzv_id").text; id.size() > 256 || printable(id) != id)
     problems_.value("--rdzv_id: at most 256 bytes of UTF-8 without control characters");
 }
 
-void Understanding::understand_program() {
+void OptionParser::parse_program() {
   if (given_.program()) out_.program = *given_.program();
   else if (needs_program_) problems_.usage("no PROGRAM to run; it follows the options");
   const bool by_path = given_.flag("run_path");  // which torchrun prefers to the other two
@@ -156,7 +156,7 @@ void Understanding::understand_program() {
   }
 }
 
-void Understanding::understand_output() {
+void OptionParser::parse_output() {
   for (const auto& [name, into] : {std::pair{"redirects", &out_.redirects}, {"tee", &out_.tee}}) {
     if (const auto streams = parse_streams(given_.get(name).text)) *into = *streams;
     else
@@ -180,7 +180,7 @@ void Understanding::understand_output() {
          {{"null", EventLogHandler::null},
           {"console", EventLogHandler::console},
           {"dynamic_rendezvous", EventLogHandler::dynamic_rendezvous}});
-  understand_log_format();
+  parse_log_format();
   out_.event_log = given_.get("event_log").text;
   if (given_.is_given("logs_specs"))
     problems_.value(
@@ -189,11 +189,9 @@ void Understanding::understand_output() {
                     given_.shown("logs_specs")));
 }
 
-void Understanding::understand_log_format() {
-  choice("log_format", out_.log_format, {{"text", LogFormat::text}, {"json", LogFormat::json}});
-}
+void OptionParser::parse_log_format() { choice("log_format", out_.log_format, {{"text", LogFormat::text}, {"json", LogFormat::json}}); }
 
-void Understanding::understand_begin_anew() {
+void OptionParser::parse_begin_anew() {
   const std::string& text = given_.get("begin_anew").text;
   if (const auto name = parse_loss_name(text)) out_.begin_anew = to_string(*name);
   else
@@ -202,14 +200,14 @@ void Understanding::understand_begin_anew() {
                     given_.shown("begin_anew")));
 }
 
-void Understanding::understand_failures() {
+void OptionParser::parse_failures() {
   if (given_.is_given("max_restarts"))
     if (const auto n = integer("max_restarts", 0, 1'000'000)) out_.round.max_restarts = static_cast<std::int32_t>(*n);
   SignalList signals = parse_signals(given_.get("signals_to_handle").text);
   for (const std::string& name : signals.refused)
     out_.notes.push_back(fmt::format("--signals_to_handle: {} is no signal that can be handled, and has no effect", name));
   out_.signals_to_handle = std::move(signals.numbers);
-  if (given_.is_given("begin_anew")) understand_begin_anew();
+  if (given_.is_given("begin_anew")) parse_begin_anew();
   if (const std::string& notice = given_.get("preempt_notice").text; !trimmed(notice).empty()) {
     if (auto source = parse_notice_source(notice); source.ok()) out_.preempt_notice = *std::move(source);
     else problems_.value(fmt::format("{}: {}", given_.shown("preempt_notice"), source.failure().what));
@@ -231,7 +229,7 @@ void Understanding::understand_failures() {
           {"core-complex", NumaBinding::core_complex}});
 }
 
-void Understanding::understand_admin_endpoints() {
+void OptionParser::parse_admin_endpoints() {
   out_.side.has_timer_file = given_.variable("TORCHELASTIC_ENABLE_FILE_TIMER") == "1";
   out_.side.timer_file = given_.variable("TORCHELASTIC_TIMER_FILE").value_or("");
   if (given_.is_given("health_port")) {
@@ -301,13 +299,13 @@ bool is_side_command(std::span<const std::string> arguments, std::string_view pr
 
 Parsed parse_command(std::span<const std::string> arguments, const Variables& environment, const Machine& machine,
                      std::string_view program_name) {
-  Understanding understanding{environment, machine, program_name};
+  OptionParser parser{environment, machine, program_name};
   const std::string_view first = arguments.empty() || is_torchrun(program_name) ? std::string_view{} : std::string_view{arguments[0]};
   const auto as_parsed = [](auto parsed) {
     return std::visit([](auto&& options) { return Parsed{std::forward<decltype(options)>(options)}; }, std::move(parsed));
   };
-  if (first == "store") return understanding.store(arguments);
-  if (first == "doctor") return understanding.doctor(arguments.subspan(1));
+  if (first == "store") return parser.store(arguments);
+  if (first == "doctor") return parser.doctor(arguments.subspan(1));
   if (first == "status") return as_parsed(parse_status(arguments.subspan(1)));
   if (first == "drain") return as_parsed(parse_drain(arguments.subspan(1)));
   if (first == "ckpt") return as_parsed(parse_ckpt(arguments.subspan(1)));
@@ -315,7 +313,7 @@ Parsed parse_command(std::span<const std::string> arguments, const Variables& en
   if (first == "ckptd")
     return CkptdOptions{arguments.size() > 1 && arguments[1] == "--log_format=json" ? LogFormat::json : LogFormat::text};
   if (first == "install") return as_parsed(parse_install(arguments.subspan(1)));
-  return understanding.launch(arguments);
+  return parser.launch(arguments);
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include "launcher/options/cluster.hpp"
+#include "launcher/options/option_parser.hpp"
 #include "launcher/options/option_values.hpp"
-#include "launcher/options/understanding.hpp"
 
 namespace elrun::inline v0::launcher {
 
-void Understanding::understand_meeting() {
+void OptionParser::parse_meeting() {
   const std::string& backend = given_.get("rdzv_backend").text;
   out_.backend = backend;
   out_.checkpoint_root = given_.get("checkpoint_root").text;
@@ -40,19 +40,19 @@ void Understanding::understand_meeting() {
       problems_.contradiction(fmt::format("--standalone means one node, but {} asks for more; drop one of them", given_.shown("nnodes")));
     return;  // run, endpoint and backend are replaced, as torchrun does
   }
-  if (!alone) understand_rank(backend == "static");
+  if (!alone) parse_rank(backend == "static");
   else if (out_.node_rank > 0)
     out_.notes.push_back(
         fmt::format("{} has no effect: without --nnodes above 1 this node is a job of its own; give --nnodes N if there are others",
                     given_.shown("node_rank")));
-  if (by_etcd) return understand_etcd(given_.get("rdzv_endpoint").text);
+  if (by_etcd) return parse_etcd(given_.get("rdzv_endpoint").text);
   const bool is_static = backend == "static";
   // torchrun's documentation has `localhost:0`, any free port: no other node can know it, so none is expected.
   if (alone && given_.get("rdzv_endpoint").text.ends_with(":0")) {
     if (given_.is_given("rdzv_id")) out_.run = RunId{given_.get("rdzv_id").text};
     return;
   }
-  const Asked asked = understand_endpoint();
+  const Asked asked = parse_given_endpoint();
   if (!asked.host && !asked.port && alone) {  // a single node: no rendezvous
     if (is_static && given_.is_given("master_port")) out_.run = RunId{given_.get("rdzv_id").text}, out_.master_port = master_port;
     else if (given_.is_given("rdzv_id")) out_.run = RunId{given_.get("rdzv_id").text};
@@ -85,7 +85,7 @@ void Understanding::understand_meeting() {
 }
 
 // Orders the first formation of ranks, so that the pod called 0 has rank 0.
-void Understanding::understand_rank(bool is_static) {
+void OptionParser::parse_rank(bool is_static) {
   if (given_.is_given("node_rank")) {
     out_.sources.node_rank = source_of("node_rank");
     if (out_.node_rank < static_cast<std::int64_t>(out_.round.nodes_max)) return;
@@ -100,7 +100,7 @@ void Understanding::understand_rank(bool is_static) {
   }
 }
 
-Understanding::Asked Understanding::understand_endpoint() {
+OptionParser::Asked OptionParser::parse_given_endpoint() {
   std::string_view text = trimmed(given_.get("rdzv_endpoint").text);
   if (text == ":" || (text.ends_with(':') && std::count(text.begin(), text.end(), ':') == 1)) {
     out_.notes.push_back(fmt::format("{} has no port behind the colon; an unset variable?", given_.shown("rdzv_endpoint")));
@@ -119,7 +119,7 @@ Understanding::Asked Understanding::understand_endpoint() {
 }
 
 // Where the nodes of this job can meet, from what else is known; says what it looked at when that is nothing.
-bool Understanding::find_endpoint(bool is_static, std::optional<std::uint16_t> master_port, const std::string& who) {
+bool OptionParser::find_endpoint(bool is_static, std::optional<std::uint16_t> master_port, const std::string& who) {
   if (!problems_.empty()) return false;  // one endpoint that cannot be read is enough of a message
   const auto take = [&](Endpoint endpoint, std::string source) {
     if (endpoint.port == 0 && master_port) endpoint.port = *master_port;
@@ -150,7 +150,7 @@ bool Understanding::find_endpoint(bool is_static, std::optional<std::uint16_t> m
   return false;
 }
 
-void Understanding::understand_etcd(std::string_view servers) {
+void OptionParser::parse_etcd(std::string_view servers) {
   if (trimmed(servers).empty())
     problems_.contradiction(fmt::format("{} needs the addresses of etcd's servers: give --rdzv_endpoint HOST:PORT[,HOST:PORT...]",
                                         given_.shown("rdzv_backend")));

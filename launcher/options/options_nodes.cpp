@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include "launcher/options/cluster.hpp"
+#include "launcher/options/option_parser.hpp"
 #include "launcher/options/option_values.hpp"
-#include "launcher/options/understanding.hpp"
 
 namespace elrun::inline v0::launcher {
 
-void Understanding::understand_nodes() {
+void OptionParser::parse_nodes() {
   out_.sources.nodes = source_of("nnodes");
   if (!given_.is_given("nnodes") && !given_.flag("standalone")) return find_nodes();
   const std::string& text = given_.get("nnodes").text;
@@ -24,7 +24,7 @@ void Understanding::understand_nodes() {
 }
 
 // One node, unless its surroundings know better. Alone in each pod of a job, all would train, and write, the same.
-void Understanding::find_nodes() {
+void OptionParser::find_nodes() {
   if (scheduler_ && scheduler_->tasks > 1) {
     out_.round.nodes_min = out_.round.nodes_max = scheduler_->tasks;
     out_.sources.nodes = scheduler_->name;
@@ -49,7 +49,7 @@ void Understanding::find_nodes() {
                     why));
 }
 
-void Understanding::understand_workers() {
+void OptionParser::parse_workers() {
   const std::string_view text = trimmed(given_.get("nproc_per_node").text);
   const bool alone = out_.round.nodes_max == 1;
   std::int64_t number = 0;
@@ -98,16 +98,16 @@ void Understanding::understand_workers() {
                     *devices, named, out_.workers));
 }
 
-bool Understanding::in_kubernetes() const { return given_.variable("KUBERNETES_SERVICE_HOST").has_value(); }
+bool OptionParser::in_kubernetes() const { return given_.variable("KUBERNETES_SERVICE_HOST").has_value(); }
 
-const std::optional<PodName>& Understanding::pod() {
+const std::optional<PodName>& OptionParser::pod() {
   if (!pod_)
     pod_ = in_kubernetes() ? pod_name(environment_, machine_.host_name(), machine_.read_file("/etc/hosts").value_or("")) : std::nullopt;
   return *pod_;
 }
 
 // "--nnodes", "PET_NNODES" or "default".
-std::string Understanding::source_of(std::string_view option) const {
+std::string OptionParser::source_of(std::string_view option) const {
   const std::string& source = given_.get(option).source;
   return source.empty() ? "default" : source;
 }

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "launcher/options/option_parser.hpp"
 #include "launcher/options/option_values.hpp"
-#include "launcher/options/understanding.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -28,7 +28,7 @@ constexpr Duration leaving = 5s;  // of the time between the signal and SIGKILL,
 
 }  // namespace
 
-void Understanding::understand_times() {
+void OptionParser::parse_times() {
   Timeouts& t = out_.timeouts;
   int attempts = 5, entry = 0;
   std::string_view rest = unquoted(given_.get("rdzv_conf").text);
@@ -76,9 +76,9 @@ void Understanding::understand_times() {
                            (meant.empty() ? std::string{} : fmt::format("; did you mean {}?", meant)));
     }
   }
-  understand_access();
+  parse_access();
   t.heartbeat_limit = t.heartbeat * attempts;
-  understand_stop_grace();
+  parse_stop_grace();
   // What depends on a time that was given follows it.
   t.drain = std::max(t.stop_grace - leaving, t.stop_grace * 5 / 6);
   t.revocation = std::min(t.revocation, t.join / 2);
@@ -91,7 +91,7 @@ void Understanding::understand_times() {
   static_cast<void>(seconds("monitor_interval", Duration{1}));  // no more than that: nothing is polled
 }
 
-void Understanding::understand_stop_grace() {
+void OptionParser::parse_stop_grace() {
   std::string text = given_.get("shutdown_timeout").text, source = given_.shown("shutdown_timeout");
   if (const auto variable = given_.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"); variable && !given_.is_given("shutdown_timeout"))
     text = *variable, source = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=" + text;
@@ -103,7 +103,7 @@ void Understanding::understand_stop_grace() {
 
 // Where the file of a key of --rdzv_conf goes; none for other keys. torchrun's names for etcd and for etcd-v2, and
 // token_file.
-std::string* Understanding::access_path(std::string_view key) {
+std::string* OptionParser::access_path(std::string_view key) {
   Access& access = out_.access;
   return key == "cacert" || key == "ca_cert"     ? &access.ca_file
          : key == "cert" || key == "ssl_cert"    ? &access.certificate_file
@@ -113,7 +113,7 @@ std::string* Understanding::access_path(std::string_view key) {
 }
 
 // --rdzv_conf, where it says something, over the environment: key by key, and token and token_file as one.
-void Understanding::understand_access() {
+void OptionParser::parse_access() {
   Access& access = out_.access;
   if (!access.token.empty() && given_.get("rdzv_conf").source.starts_with("--"))
     out_.notes.push_back("a token on the command line is seen by everybody who may run ps here; prefer token_file, or ELRUN_RDZV_TOKEN");

@@ -1,5 +1,5 @@
 #pragma once
-/// \file Understanding: what was given, understood. First as text (launcher/options/arguments.hpp), then one rule after the other, so
+/// \file OptionParser: what was given, understood. First as text (launcher/options/arguments.hpp), then one rule after the other, so
 /// that all problems come out together. Only options*.cpp include this.
 
 #include <cstdint>
@@ -21,9 +21,9 @@ namespace elrun::inline v0::launcher {
 
 /// Each group of options has a function: of the program, output, failures and the rest in options.cpp, of nodes and workers in
 /// options_nodes.cpp, of times and access in options_times.cpp, of where nodes meet in options_meeting.cpp. So it has more than 25.
-class Understanding {
+class OptionParser {
  public:
-  Understanding(const Variables& environment, const Machine& machine, std::string_view program_name);
+  OptionParser(const Variables& environment, const Machine& machine, std::string_view program_name);
   [[nodiscard]] Parsed launch(std::span<const std::string> words);
   [[nodiscard]] Parsed doctor(std::span<const std::string> words);
   [[nodiscard]] Parsed store(std::span<const std::string> words);
@@ -47,37 +47,37 @@ class Understanding {
     problems_.usage(fmt::format("{}: must be one of {}", given_.shown(name), known));
   }
 
-  void understand();
+  void parse_all();
   void check_run_id();
-  void understand_program();
-  void understand_output();
-  void understand_log_format();
-  void understand_begin_anew();
-  void understand_failures();
-  void understand_admin_endpoints();
+  void parse_program();
+  void parse_output();
+  void parse_log_format();
+  void parse_begin_anew();
+  void parse_failures();
+  void parse_admin_endpoints();
 
-  void understand_nodes();
+  void parse_nodes();
   void find_nodes();
-  void understand_workers();
+  void parse_workers();
 
-  void understand_times();
-  void understand_stop_grace();
+  void parse_times();
+  void parse_stop_grace();
   [[nodiscard]] std::string* access_path(std::string_view key);
-  void understand_access();
+  void parse_access();
 
-  void understand_meeting();
-  void understand_rank(bool is_static);
+  void parse_meeting();
+  void parse_rank(bool is_static);
   // What --rdzv_endpoint leaves to be found elsewhere: a shell writes `:29400` and `host:` when a variable is not set.
   struct Asked {
     std::optional<std::string> host;
     std::optional<std::uint16_t> port;
   };
-  [[nodiscard]] Asked understand_endpoint();
+  [[nodiscard]] Asked parse_given_endpoint();
   [[nodiscard]] bool find_endpoint(bool is_static, std::optional<std::uint16_t> master_port, const std::string& who);
   [[nodiscard]] bool in_kubernetes() const;
   [[nodiscard]] const std::optional<PodName>& pod();
   [[nodiscard]] std::string source_of(std::string_view option) const;
-  void understand_etcd(std::string_view servers);
+  void parse_etcd(std::string_view servers);
 
   Arguments given_;
   const Variables& environment_;

@@ -97,8 +97,8 @@ class Agent {
       lines_.set_format([context = log_context_](const LogLine& line) { return json_line(line, *context); });
     auto server = WorkerServer::listen_unix(loop_, socket(),
                                             {[this](auto from, const Message& m) {
-                                               if (checkpoint_writer_.takes(from, m)) feed(WriterSaid{from, m});
-                                               else feed(WorkerSaid{from, m});
+                                               if (checkpoint_writer_.takes(from, m)) feed(FromWriter{from, m});
+                                               else feed(FromWorker{from, m});
                                                if (std::holds_alternative<Hello>(m)) processes_.has_session();
                                              },
                                              [this](auto from, const Failure&) {
@@ -140,7 +140,7 @@ class Agent {
 
   RendezvousLine::Handler line_handler() {
     return {[this] { feed(LinkUp{}); }, [this](const Failure& why) { feed(LinkDown{why}); },
-            [this](const CoordinatorMessage& m) { feed(CoordinatorSaid{m}); }, [this] { end_if_allowed(); },
+            [this](const CoordinatorMessage& m) { feed(FromCoordinator{m}); }, [this] { end_if_allowed(); },
             [this](const Failure& why) {
               end_.exit_code = refuse_(exit_code::contradiction, message(why));
               loop_.stop();  // there is nothing yet to bring to its end
@@ -172,7 +172,7 @@ class Agent {
       const std::vector<Action> actions = supervisor_.on(event, clock_.now());
       log_context_->generation = supervisor_.last_generation().number;
       rendezvous_.saw_generation(supervisor_.last_generation());
-      if (supervisor_.last_generation() != before) began(std::get<World>(std::get<CoordinatorSaid>(event).message));
+      if (supervisor_.last_generation() != before) began(std::get<World>(std::get<FromCoordinator>(event).message));
       admin_endpoints_.saw(event, actions, supervisor_);
       for (const Action& action : actions) std::visit([this](const auto& a) { perform(a); }, action);
     }

@@ -90,7 +90,7 @@ struct Join {
   bool coordinator_fell_silent = false;  ///< With `coordinated_by`: the line to that coordinator did not end, nothing came on it any more.
   std::string place;            ///< Where this agent runs, as a digest: the agent that comes after it there says the same. Empty: not told
   bool may_coordinate = false;  ///< Where coordinators are elected: it campaigns when there is none.
-  bool confirms_verdict = false;  ///< It says `VerdictHeard`. Of a node that does not, the end of its stream has to mean that.
+  bool confirms_verdict = false;  ///< It says `VerdictReceived`. Of a node that does not, the end of its stream has to mean that.
 };
 struct NodeAlive {};
 /// The workers of this node that belonged to the generation are gone; it may be followed by Join.
@@ -191,7 +191,7 @@ struct PeerUnreachable {
   std::string what;  ///< In the worker's words
 };
 /// The verdict was read: nobody has to stay for this node any more. The last word of a node, as that was the coordinator's.
-struct VerdictHeard {};
+struct VerdictReceived {};
 struct StoreCall {
   std::uint64_t worker = 0;  ///< Numbers the caller on its node.
   StoreRequest request;
@@ -205,8 +205,9 @@ struct AgentEnded {
   Incarnation who;
   Generation last{};  ///< Newest generation that the agent had heard of; number 0: none
 };
-using NodeMessage = std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave, StoreCall,
-                                 StoreCallerGone, VerdictHeard, MoreWorkers, WorkersAreJob, PeerUnreachable, WorkersStarting, AgentEnded>;
+using NodeMessage =
+    std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave, StoreCall, StoreCallerGone,
+                 VerdictReceived, MoreWorkers, WorkersAreJob, PeerUnreachable, WorkersStarting, AgentEnded>;
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 

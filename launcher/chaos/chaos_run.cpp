@@ -341,7 +341,7 @@ RunFacts ChaosRun::facts() const {
   std::vector<std::string> events;
   for (std::uint32_t node = 0; node < job_.nodes(); ++node)
     events.push_back(text_of_file(fmt::format("{}/events.{}", setting_.job.directory, node)));
-  facts.times = times_said(events);
+  facts.times = reported_times(events);
   return facts;
 }
 

@@ -81,11 +81,11 @@ std::optional<std::uint32_t> worker_of(std::string_view line, std::uint32_t work
   return worker;
 }
 
-std::string in_words(const std::vector<StateSaid>& states) {
+std::string in_words(const std::vector<ReportedState>& states) {
   if (states.size() == 1) return printable(states[0].state);
   constexpr std::size_t names_max = 8;
   std::vector<std::string> words;
-  for (const StateSaid& said : states) {
+  for (const ReportedState& said : states) {
     const std::size_t shown = std::min(said.who.size(), names_max);
     std::string who = fmt::format("{}", fmt::join(said.who.begin(), said.who.begin() + static_cast<std::ptrdiff_t>(shown), " and "));
     if (shown < said.who.size()) who += fmt::format(" and {} more", said.who.size() - shown);
@@ -115,14 +115,14 @@ void FinalStates::lost(std::uint32_t node) {
   std::erase_if(said_, [&](const auto& one) { return one.first.first == node; });
 }
 
-std::vector<StateSaid> FinalStates::states() const {
+std::vector<ReportedState> FinalStates::states() const {
   std::optional<std::uint64_t> newest;
   for (const auto& [speaker, said] : said_) newest = std::max(newest, said.step);
-  std::vector<StateSaid> states;
+  std::vector<ReportedState> states;
   for (const auto& [speaker, said] : said_) {
     if (said.step && said.step < newest) continue;
     for (const std::string& state : said.states) {
-      auto found = std::ranges::find(states, state, &StateSaid::state);
+      auto found = std::ranges::find(states, state, &ReportedState::state);
       if (found == states.end()) found = states.insert(found, {state});
       found->who.push_back(name_of(speaker));
     }

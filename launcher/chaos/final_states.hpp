@@ -29,14 +29,14 @@ namespace elrun::inline v0::launcher {
 [[nodiscard]] std::optional<std::uint32_t> worker_of(std::string_view line, std::uint32_t workers, std::string_view role = {});
 
 /// One state, and all that said it last.
-struct StateSaid {
+struct ReportedState {
   std::string state;
   std::vector<std::string>
       who{};  ///< "rank 2" as ranks are at the beginning, or "node 1" where its workers cannot be told apart; in order.
-  friend bool operator==(const StateSaid&, const StateSaid&) = default;
+  friend bool operator==(const ReportedState&, const ReportedState&) = default;
 };
 /// "a (rank 0 and rank 1), b (rank 2)"; of a single state the word alone. For people.
-[[nodiscard]] std::string in_words(const std::vector<StateSaid>& states);
+[[nodiscard]] std::string in_words(const std::vector<ReportedState>& states);
 
 class FinalStates {
  public:
@@ -52,7 +52,7 @@ class FinalStates {
   void lost(std::uint32_t node);
 
   /// One for each state, in the order of the speakers; empty: none was said.
-  [[nodiscard]] std::vector<StateSaid> states() const;
+  [[nodiscard]] std::vector<ReportedState> states() const;
 
   static constexpr std::size_t states_max = 8;  ///< Of one speaker; further ones are not remembered.
 

@@ -34,12 +34,12 @@ std::string how_it_ended(const RunFacts& run) {
 }
 
 /// `wall_seconds` and so on of one line; nothing for any other line.
-std::optional<TimesSaid> times_of(std::string_view line) {
+std::optional<ReportedTimes> times_of(std::string_view line) {
   const ReportJson event = ReportJson::parse(line, nullptr, false);
   if (!event.is_object() || event.value("name", ReportJson{}) != "elrun.time") return std::nullopt;
   const auto metadata = event.find("metadata");
   if (metadata == event.end() || !metadata->is_object()) return std::nullopt;
-  TimesSaid said;
+  ReportedTimes said;
   const auto wall = metadata->find("wall_seconds"), causes = metadata->find("by_cause");
   if (wall == metadata->end() || !wall->is_number() || causes == metadata->end() || !causes->is_object()) return std::nullopt;
   said.wall_seconds = *wall;
@@ -64,7 +64,7 @@ ReportJson json_of(const RunFacts& run) {
                   {"notes", run.notes}};
   json["state"] = run.states.size() == 1 ? ReportJson(run.states[0].state) : ReportJson(nullptr);
   json["states"] = ReportJson::array();
-  for (const StateSaid& said : run.states) json["states"].push_back({{"state", said.state}, {"said_by", said.who}});
+  for (const ReportedState& said : run.states) json["states"].push_back({{"state", said.state}, {"said_by", said.who}});
   json["failed_nodes"] = ReportJson::array();
   for (const NodeEnd& end : run.failed) json["failed_nodes"].push_back({{"node", end.node}, {"exit_code", end.exit_code}});
   json["step"] = run.step ? ReportJson(*run.step) : ReportJson(nullptr);
@@ -112,7 +112,7 @@ std::vector<std::string> run_row(std::string_view name, const RunFacts& run) {
 }
 
 std::string times_table(const RunFacts& reference, const RunFacts& disturbed) {
-  const auto time_of = [](const std::optional<TimesSaid>& times, std::string_view cause) {
+  const auto time_of = [](const std::optional<ReportedTimes>& times, std::string_view cause) {
     if (times)
       for (const auto& [name, time] : times->by_cause)
         if (name == cause) return fmt::format("{:.2f} s", time);
@@ -195,8 +195,8 @@ std::optional<Duration> StepTimeline::median_gap() const {
   return gaps[gaps.size() / 2];
 }
 
-std::optional<TimesSaid> times_said(std::span<const std::string> event_logs) {
-  std::optional<TimesSaid> longest;
+std::optional<ReportedTimes> reported_times(std::span<const std::string> event_logs) {
+  std::optional<ReportedTimes> longest;
   for (std::string_view text : event_logs)
     while (!text.empty()) {
       const std::size_t end = std::min(text.find('\n'), text.size());
@@ -208,7 +208,7 @@ std::optional<TimesSaid> times_said(std::span<const std::string> event_logs) {
   return longest;
 }
 
-std::vector<Duration> recovery_times(const TimesSaid& said) {
+std::vector<Duration> recovery_times(const ReportedTimes& said) {
   constexpr double seconds_max = 1e6;
   std::vector<Duration> times;
   for (const ReportJson& incident : said.newest_incidents) {

@@ -43,16 +43,16 @@ class StepTimeline {
 };
 
 /// Where the time of a run went, as the agent with the longest account of it said: its line `elrun.time`.
-struct TimesSaid {
+struct ReportedTimes {
   double wall_seconds = 0;
   std::vector<std::pair<std::string, double>> by_cause{};  ///< In the ledger's order; those that are not 0.
   std::uint64_t incidents = 0;
   nlohmann::json newest_incidents = nlohmann::json::array();
 };
 /// Of the newest incidents, how long each took from its first sign to the first step after it; sorted. Those without both are left out.
-[[nodiscard]] std::vector<Duration> recovery_times(const TimesSaid& said);
+[[nodiscard]] std::vector<Duration> recovery_times(const ReportedTimes& said);
 /// Of event logs, one text for each node; nothing where no agent said any. What cannot be read is passed over.
-[[nodiscard]] std::optional<TimesSaid> times_said(std::span<const std::string> event_logs);
+[[nodiscard]] std::optional<ReportedTimes> reported_times(std::span<const std::string> event_logs);
 
 /// How a node's launcher ended by itself.
 struct NodeEnd {
@@ -72,12 +72,12 @@ struct RunFacts {
   std::vector<NodeEnd> failed{};       ///< As `nodes_that_failed` has them.
   bool some_node_succeeded = false;
   Duration wall{};  ///< From the start of the first launcher to the end of the first that ended with success; of none, of the last.
-  std::vector<StateSaid> states{};      ///< The final ones that the program said: more than one where ranks differ.
+  std::vector<ReportedState> states{};  ///< The final ones that the program said: more than one where ranks differ.
   std::optional<std::uint64_t> step{};  ///< The highest that the program said.
   std::uint64_t step_lines = 0, steps_again = 0;
   Duration step_span{};                ///< From the first to the last line with a step.
   std::optional<Duration> step_gap{};  ///< The median of the times between two.
-  std::optional<TimesSaid> times{};
+  std::optional<ReportedTimes> times{};
   std::vector<std::string> notes{};  ///< What was odd, in words.
   [[nodiscard]] bool succeeded() const { return in_time && !unfit && exit_code == 0; }
 };

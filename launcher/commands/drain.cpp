@@ -25,10 +25,10 @@ namespace {
 
 constexpr Duration answer_timeout = 5s;  // of each agent, however short the time to leave is: an answer takes it longer on a busy machine
 
-std::string named(const AgentSaid& agent) { return fmt::format("agent {} (run {}, node {})", agent.pid, agent.run, agent.node); }
+std::string named(const AgentAnswer& agent) { return fmt::format("agent {} (run {}, node {})", agent.pid, agent.run, agent.node); }
 
 struct Leaving {
-  AgentSaid agent;
+  AgentAnswer agent;
   Fd process;
 };
 
@@ -42,7 +42,7 @@ class Drain {
     // An agent that was killed together with its guard leaves its directory behind.
     if (!reply.ok() && reply.failure().code != Code::deadline_passed) return;
     if (!reply.ok()) return fail(fmt::format("{}; it is not asked to leave", message(reply.failure())));
-    const auto agent = agent_said(reply->body);
+    const auto agent = agent_answer(reply->body);
     if (reply->status != 200 || !agent) return fail(fmt::format("{} is no agent of elrun", to_string(where)));
     const auto processes = processes_in(reply->body);
     if (options_.pid && std::find(processes.begin(), processes.end(), *options_.pid) == processes.end()) return;
@@ -51,7 +51,7 @@ class Drain {
     const int error = errno;
     // Whoever answers under this number now is the process that is watched: the number cannot become another's any more.
     const auto again = process ? ask(where, {.path = "/statusz"}, answer_timeout, clock_) : reply;
-    const auto same = again.ok() ? agent_said(again->body) : std::nullopt;
+    const auto same = again.ok() ? agent_answer(again->body) : std::nullopt;
     if (!process && error != ESRCH) return fail(message(from_errno(error, fmt::format("watch {}", named(*agent)))));
     if (!process || !same || same->pid != agent->pid) return say(fmt::format("{} has left already", named(*agent)));
     // A second signal would end its workers at once, and with them the checkpoint that they are saving.

@@ -97,7 +97,7 @@ void JobHistory::note_event(const Turn& turn) {
       worker->second.pid = started->pid, worker->second.state = WorkerRecord::State::running;
   } else if (const auto* ended = std::get_if<WorkerEnded>(&turn.event)) {
     note_end(*ended, turn.now);
-  } else if (const auto* said = std::get_if<CoordinatorSaid>(&turn.event)) {
+  } else if (const auto* said = std::get_if<FromCoordinator>(&turn.event)) {
     if (const auto* world = std::get_if<World>(&said->message);
         world != nullptr && world->generation == turn.supervisor.last_generation() && world->generation != record_.world.generation)
       began_generation(turn, *world);
@@ -106,18 +106,18 @@ void JobHistory::note_event(const Turn& turn) {
       note_revoke(*revoke, turn.now);
     else if (const auto* resumed = std::get_if<Resumed>(&said->message); resumed != nullptr && resumed->fresh)
       ++record_.coordinator_changes;
-  } else if (const auto* worker = std::get_if<WorkerSaid>(&turn.event)) {
+  } else if (const auto* worker = std::get_if<FromWorker>(&turn.event)) {
     if (std::holds_alternative<Hello>(worker->message))
       for (auto& [local, known] : record_.workers) known.is_job = turn.supervisor.is_job(LocalRank{local});
     note_checkpoint(worker->message, turn.now);
-  } else if (const auto* writer = std::get_if<WriterSaid>(&turn.event)) {
+  } else if (const auto* writer = std::get_if<FromWriter>(&turn.event)) {
     note_checkpoint(writer->message, turn.now);
   }
 }
 
 /// What workers said. What the coordinator and this node did comes with the other notes.
 void JobHistory::note_time(const Turn& turn) {
-  const auto* worker = std::get_if<WorkerSaid>(&turn.event);
+  const auto* worker = std::get_if<FromWorker>(&turn.event);
   if (worker == nullptr) return;
   Ledger& ledger = record_.ledger;
   if (const auto* hello = std::get_if<Hello>(&worker->message); hello != nullptr && hello->is_job) ledger.know_steps();
@@ -273,7 +273,7 @@ void JobHistory::note_action(const Turn& turn, const Action& action) {
 void JobHistory::note_finish(const Finish& finish, const Event& event) {
   if (!finish.first_failure.empty()) record_.last_failure = finish.first_failure.substr(0, failure_text_max);
   if (!waits_since_) return;
-  const auto* said = std::get_if<CoordinatorSaid>(&event);
+  const auto* said = std::get_if<FromCoordinator>(&event);
   const bool refused = said != nullptr && std::holds_alternative<Refused>(said->message);
   ++record_.meetings[refused ? Meeting::refused : finish.exit_code == exit_code::join_deadline ? Meeting::deadline : Meeting::ended];
   waits_since_.reset();

@@ -284,12 +284,12 @@ std::vector<std::int64_t> processes_in(std::string_view json) {
   return all;
 }
 
-std::optional<AgentSaid> agent_said(std::string_view json) {
+std::optional<AgentAnswer> agent_answer(std::string_view json) {
   const auto whole = parsed(json);
   if (!whole) return std::nullopt;
   const Reading page{*whole};
   if (page.number("pid") < 1) return std::nullopt;
-  return AgentSaid{page.number("pid"), page.text("run"), page.text("node"), page.text("phase"), page.flag("leaving")};
+  return AgentAnswer{page.number("pid"), page.text("run"), page.text("node"), page.text("phase"), page.flag("leaving")};
 }
 
 HttpReply page_for(const HttpRequest& request, const AgentSnapshot& snapshot) {

@@ -56,13 +56,13 @@ struct AgentSnapshot {
 [[nodiscard]] std::vector<std::int64_t> processes_in(std::string_view json);
 
 /// Who answered, and whether it is on its way out already.
-struct AgentSaid {
+struct AgentAnswer {
   std::int64_t pid = 0;
   std::string run, node, phase;
   bool leaving = false;
 };
 /// Of such an object; nothing when it is none.
-[[nodiscard]] std::optional<AgentSaid> agent_said(std::string_view json);
+[[nodiscard]] std::optional<AgentAnswer> agent_answer(std::string_view json);
 
 /// The page that a request asks for. That there is an answer shows that the loop turns, and that the agent listens for
 /// workers: requests are answered on the agent's one thread, and not before it has its place to meet the others.

@@ -26,7 +26,7 @@ struct LinkUp {};
 struct LinkDown {
   Failure why;
 };
-struct CoordinatorSaid {
+struct FromCoordinator {
   CoordinatorMessage message;
 };
 struct WorkerStarted {
@@ -40,12 +40,12 @@ struct WorkerEnded {
   WorkerDeath death{};  ///< What the shell found out, when it did not end well.
   Duration ago{};       ///< When it failed, which its error record may tell: the process can live on for a while.
 };
-struct WorkerSaid {
+struct FromWorker {
   ConnectionId from = 0;
   Message message;
 };
 /// `elrun ckptd` of this node said it: calls of the store for keys of the job, and that a checkpoint was acknowledged.
-struct WriterSaid {
+struct FromWriter {
   ConnectionId from = 0;
   Message message;
 };
@@ -64,7 +64,7 @@ struct NoticeCame {
   std::string words;  ///< Where it came from, and what it says
 };
 struct Tick {};
-using Event = std::variant<Started, LinkUp, LinkDown, CoordinatorSaid, WorkerStarted, WorkerEnded, WorkerSaid, WriterSaid, WorkerWrote,
+using Event = std::variant<Started, LinkUp, LinkDown, FromCoordinator, WorkerStarted, WorkerEnded, FromWorker, FromWriter, WorkerWrote,
                            WorkerHungUp, SignalCame, NoticeCame, Tick>;
 
 // --- what the shell is to do --------------------------------------------------------------------------------------

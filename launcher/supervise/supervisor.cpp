@@ -45,19 +45,19 @@ Actions Supervisor::on(const Event& event, Instant now) {
         if constexpr (std::is_same_v<E, Started>) deadlines_.set(Wait::join, now_ + options_.timeouts.join);
         else if constexpr (std::is_same_v<E, LinkUp>) on_link_up();
         else if constexpr (std::is_same_v<E, LinkDown>) on_link_down(e.why);
-        else if constexpr (std::is_same_v<E, CoordinatorSaid>) std::visit([this](const auto& m) { this->on_message(m); }, e.message);
+        else if constexpr (std::is_same_v<E, FromCoordinator>) std::visit([this](const auto& m) { this->on_message(m); }, e.message);
         else if constexpr (std::is_same_v<E, WorkerStarted>) on_worker_started(e);
         else if constexpr (std::is_same_v<E, WorkerEnded>) on_worker_ended(e);
         else if constexpr (std::is_same_v<E, WorkerWrote>) on_worker_wrote(e.worker);
         else if constexpr (std::is_same_v<E, WorkerHungUp>) on_hung_up(e.from);
-        else if constexpr (std::is_same_v<E, WriterSaid>) on_writer_said(e);
+        else if constexpr (std::is_same_v<E, FromWriter>) on_writer_message(e);
         else if constexpr (std::is_same_v<E, SignalCame>) on_signal(e.number);
         else if constexpr (std::is_same_v<E, NoticeCame>) on_notice(e);
         else if constexpr (std::is_same_v<E, Tick>) on_tick();
-        else if constexpr (std::is_same_v<E, WorkerSaid>)
+        else if constexpr (std::is_same_v<E, FromWorker>)
           std::visit(
               [&](const auto& m) {
-                if constexpr (requires { on_worker_said(e.from, m); }) on_worker_said(e.from, m);
+                if constexpr (requires { on_worker_message(e.from, m); }) on_worker_message(e.from, m);
               },
               e.message);
       },

@@ -79,7 +79,7 @@ class Supervisor {
   void on_worker_started(const WorkerStarted& e) { workers_[e.worker.value()].pid = e.pid, hangs_.has_process(e.worker, now_); }
   void on_worker_ended(const WorkerEnded& e);
   void on_worker_wrote(LocalRank worker);
-  void on_writer_said(const WriterSaid& e);
+  void on_writer_message(const FromWriter& e);
   void on_hung_up(ConnectionId from);
   void on_signal(int number);
   void on_notice(const NoticeCame& e);
@@ -95,18 +95,18 @@ class Supervisor {
   void on_message(const StoreResult& m);
 
   // One for each message of a worker
-  void on_worker_said(ConnectionId from, const Hello& hello);
-  void on_worker_said(ConnectionId from, const StepDecided& m);
-  void on_worker_said(ConnectionId from, const Alive& m);
-  void on_worker_said(ConnectionId from, const JobOver& m);
-  void on_worker_said(ConnectionId from, const PrepareToLeave& m);
-  void on_worker_said(ConnectionId from, const GenerationOver& m);
-  void on_worker_said(ConnectionId from, const Returned& m);
-  void on_worker_said(ConnectionId from, const CheckpointSaved& m);
-  void on_worker_said(ConnectionId from, const WentOnFrom& m);
-  void on_worker_said(ConnectionId from, const WaitsForStorage& m);
-  void on_worker_said(ConnectionId from, const ReadyForPlace& m);
-  void on_worker_said(ConnectionId from, const StoreRequest& m);
+  void on_worker_message(ConnectionId from, const Hello& hello);
+  void on_worker_message(ConnectionId from, const StepDecided& m);
+  void on_worker_message(ConnectionId from, const Alive& m);
+  void on_worker_message(ConnectionId from, const JobOver& m);
+  void on_worker_message(ConnectionId from, const PrepareToLeave& m);
+  void on_worker_message(ConnectionId from, const GenerationOver& m);
+  void on_worker_message(ConnectionId from, const Returned& m);
+  void on_worker_message(ConnectionId from, const CheckpointSaved& m);
+  void on_worker_message(ConnectionId from, const WentOnFrom& m);
+  void on_worker_message(ConnectionId from, const WaitsForStorage& m);
+  void on_worker_message(ConnectionId from, const ReadyForPlace& m);
+  void on_worker_message(ConnectionId from, const StoreRequest& m);
 
   // Waits that are over
   void on_broken_line();

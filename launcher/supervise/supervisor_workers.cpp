@@ -160,7 +160,7 @@ void Supervisor::refuse(ConnectionId connection, Failure why) {
   act(HangUp{connection});
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
+void Supervisor::on_worker_message(ConnectionId from, const Hello& hello) {
   const auto i = worker_that_says(workers_.all(), hello);
   if (phase_ != Phase::running && !(i && workers_[*i].is_pending()))
     return refuse(from, {Code::generation_over, Remedy::exit_process, "this node's generation is over"});
@@ -191,12 +191,12 @@ void Supervisor::on_worker_said(ConnectionId from, const Hello& hello) {
   act(tell_starting(line_, view()));
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const CheckpointSaved& m) {
+void Supervisor::on_worker_message(ConnectionId from, const CheckpointSaved& m) {
   if (worker_with(workers_.all(), from))
     job_.checkpoint_saved(m.acknowledgement);  // also when that generation is over: the checkpoint is there
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const WentOnFrom& m) {
+void Supervisor::on_worker_message(ConnectionId from, const WentOnFrom& m) {
   const auto i = worker_with(workers_.all(), from);
   if (phase_ != Phase::running || m.generation != generation_.last() || !i) return;
   workers_[*i].session.waits_for_storage = false;
@@ -204,7 +204,7 @@ void Supervisor::on_worker_said(ConnectionId from, const WentOnFrom& m) {
 }
 
 // No hang: an operation on a storage has a deadline of its own, and the worker says this for no longer than the storage may take. The log has the first word of each wait.
-void Supervisor::on_worker_said(ConnectionId from, const WaitsForStorage& m) {
+void Supervisor::on_worker_message(ConnectionId from, const WaitsForStorage& m) {
   const auto i = worker_with(workers_.all(), from);
   if (phase_ != Phase::running || m.generation != generation_.last() || !i) return;
   hangs_.sign_in_world(local_rank(*i), now_);
@@ -217,19 +217,19 @@ void Supervisor::on_worker_said(ConnectionId from, const WaitsForStorage& m) {
                                     workers_.name(*i), m.waiting.directory, m.waiting.why));
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const ReadyForPlace& m) {
+void Supervisor::on_worker_message(ConnectionId from, const ReadyForPlace& m) {
   if (const auto i = worker_with(workers_.all(), from); i && workers_[*i].is_pending() && m.generation == workers_[*i].began_as->generation)
     becomes_ready(*i);
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const Returned& m) {
+void Supervisor::on_worker_message(ConnectionId from, const Returned& m) {
   const auto i = worker_with(workers_.all(), from);
   if (!i || phase_ != Phase::running || m.generation != generation_.last()) return;
   workers_[*i].returns.by.reset();
   hangs_.comes_back(local_rank(*i), now_);
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
+void Supervisor::on_worker_message(ConnectionId from, const StepDecided& m) {
   const auto worker = worker_with(workers_.all(), from);
   if (phase_ != Phase::running || !worker || m.generation != generation_.last()) return;
   workers_[*worker].session.decided = true;
@@ -245,7 +245,7 @@ void Supervisor::on_worker_said(ConnectionId from, const StepDecided& m) {
 }
 
 // A program that uses libelrun without its Job has no steps: it lives as long as its session says so.
-void Supervisor::on_worker_said(ConnectionId from, const Alive&) {
+void Supervisor::on_worker_message(ConnectionId from, const Alive&) {
   if (const auto i = worker_with(workers_.all(), from); i && !workers_[*i].session.is_job) hangs_.sign_in_world(local_rank(*i), now_);
 }
 
@@ -255,7 +255,7 @@ void Supervisor::on_worker_wrote(LocalRank worker) {
   hangs_.sign_pending(worker, now_);
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
+void Supervisor::on_worker_message(ConnectionId from, const JobOver& m) {
   // Also when that generation is over: all its members decided it before.
   const auto i = worker_with(workers_.all(), from);
   if (!i || (m.generation != generation_.last() && m.generation != generation_.before())) return;
@@ -274,14 +274,14 @@ void Supervisor::on_worker_said(ConnectionId from, const JobOver& m) {
   act(Answer{from, JobOver{m.generation}});
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const PrepareToLeave& m) {
+void Supervisor::on_worker_message(ConnectionId from, const PrepareToLeave& m) {
   const auto i = worker_with(workers_.all(), from);
   if (!i || !deadlines_.is_set(Wait::leave) || m.generation != generation_.last()) return;
   workers_[*i].ready_to_leave = true;
   if (workers_.have_saved()) leave(departure_.signal(), departure_.why());
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
+void Supervisor::on_worker_message(ConnectionId from, const GenerationOver& m) {
   const auto i = worker_with(workers_.all(), from);
   if (!i) return;
   Worker& w = workers_[*i];
@@ -310,7 +310,7 @@ void Supervisor::on_worker_said(ConnectionId from, const GenerationOver& m) {
   stop_if_done();
 }
 
-void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
+void Supervisor::on_worker_message(ConnectionId from, const StoreRequest& m) {
   const auto i = worker_with(workers_.all(), from);
   if (!i) return refuse(from, {Code::protocol, Remedy::exit_process, "a store call before Hello"});
   if (phase_ != Phase::running && !(phase_ == Phase::stopping && job_.is_over()))
@@ -326,7 +326,7 @@ void Supervisor::on_worker_said(ConnectionId from, const StoreRequest& m) {
 }
 
 // It outlives generations, and so do the keys that it means: a call goes with the generation of the moment.
-void Supervisor::on_writer_said(const WriterSaid& e) {
+void Supervisor::on_writer_message(const FromWriter& e) {
   if (const auto* saved = std::get_if<CheckpointSaved>(&e.message)) return job_.checkpoint_saved(saved->acknowledgement);
   const auto* call = std::get_if<StoreRequest>(&e.message);
   if (call == nullptr) return;

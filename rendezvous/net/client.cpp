@@ -286,7 +286,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
       over_ = true;
       up_ = false;
       heartbeat_.cancel();
-      if (is_verdict) attempt_->send_last(VerdictHeard{});
+      if (is_verdict) attempt_->send_last(VerdictReceived{});
       if (is_verdict) arm(timer_, leave_taking_max, [this] { take_leave(); });
       else post([this] { take_leave(); });
     }

@@ -152,7 +152,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     if (outside_.erase(stream) == 0) feed(StreamBroken{stream});
   }
 
-  void guard_said(const AgentEnded& ended) override { feed(GuardSaid{ended}); }
+  void on_guard_report(const AgentEnded& ended) override { feed(FromGuard{ended}); }
 
   void feed(const RoundEvent& event) {
     for (RoundAction& action : round_.step(event, clock_.now())) {

@@ -104,14 +104,14 @@ class NodeStream final : public GrpcStream, public StreamEnd {
   }
   // All that comes on the stream of a guard, whose connection is admitted as none's: it has no more to say. The end of the stream tells the guard that
   // it was heard.
-  void guard_said(const AgentEnded& ended) {
-    if (const auto owner = std::exchange(owner_, {}).lock()) (*owner)->guard_said(ended);
+  void on_guard_report(const AgentEnded& ended) {
+    if (const auto owner = std::exchange(owner_, {}).lock()) (*owner)->on_guard_report(ended);
     finish();
   }
   void received(grpc::ByteBuffer& bytes) override {
     const Result<std::optional<NodeMessage>> message = decoded(bytes);
     if (const auto* ended = message.ok() && *message ? std::get_if<AgentEnded>(&**message) : nullptr; ended != nullptr && !joined_)
-      return guard_said(*ended);
+      return on_guard_report(*ended);
     if (!message.ok() || (*message && !join(**message))) {  // no node sends that
       broken();
       return abort();

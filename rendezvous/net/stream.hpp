@@ -42,7 +42,7 @@ class StreamOwner {
   virtual void received(StreamNumber stream, const NodeMessage& message) = 0;
   virtual void broken(StreamNumber stream) = 0;
   /// By a guard, whose access was checked as a node's is.
-  virtual void guard_said(const AgentEnded& ended) = 0;
+  virtual void on_guard_report(const AgentEnded& ended) = 0;
 
  protected:
   ~StreamOwner() = default;

@@ -229,7 +229,7 @@ struct PutNodeMessage {
     out.mutable_store_call()->set_request(request.data(), request.size());
   }
   void operator()(const StoreCallerGone& m) const { out.mutable_store_caller_gone()->set_worker(m.worker); }
-  void operator()(const VerdictHeard&) const { out.mutable_verdict_heard(); }
+  void operator()(const VerdictReceived&) const { out.mutable_verdict_heard(); }
   void operator()(const MoreWorkers& m) const {
     put(m.generation, *out.mutable_more_workers()->mutable_generation());
     out.mutable_more_workers()->set_count(m.count);
@@ -456,7 +456,7 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
       return std::optional<NodeMessage>{StoreCall{in.store_call().worker(), std::move(request)}};
     }
     case wire::ToCoordinator::kStoreCallerGone: return std::optional<NodeMessage>{StoreCallerGone{in.store_caller_gone().worker()}};
-    case wire::ToCoordinator::kVerdictHeard: return std::optional<NodeMessage>{VerdictHeard{}};
+    case wire::ToCoordinator::kVerdictHeard: return std::optional<NodeMessage>{VerdictReceived{}};
     case wire::ToCoordinator::kMoreWorkers: {
       Checker check{"MoreWorkers"};
       const auto count = check.number<std::uint32_t>("count", in.more_workers().count(), 0, workers_per_node_limit);

@@ -88,7 +88,7 @@ void Round::on(const FromNode& event, Instant now) {
   settle(now);
 }
 
-void Round::on(const GuardSaid& event, Instant now) {
+void Round::on(const FromGuard& event, Instant now) {
   if (is_of_node_here(event.ended)) ended_.end(nodes_.at(event.ended.who.node).join.who, now + setup_.timeouts.reconnect_grace);
   settle(now);
 }
@@ -151,7 +151,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     growth_.progressed();
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
-  } else if (std::holds_alternative<VerdictHeard>(message)) {
+  } else if (std::holds_alternative<VerdictReceived>(message)) {
     if (verdict_.is_given()) verdict_.heard(id), remove(id, true, now);
   }
 }

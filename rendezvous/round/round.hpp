@@ -64,12 +64,12 @@ struct FromNode {
   NodeMessage message;  ///< Calls to the store are not for the round.
 };
 /// On a stream of its own, which the round knows nothing of.
-struct GuardSaid {
+struct FromGuard {
   AgentEnded ended;
 };
 /// The time of the last WakeAt has come.
 struct RoundTick {};
-using RoundEvent = std::variant<StreamOpened, StreamBroken, FromNode, GuardSaid, RoundTick>;
+using RoundEvent = std::variant<StreamOpened, StreamBroken, FromNode, FromGuard, RoundTick>;
 
 // --- actions ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Round {
   void on(const StreamOpened& event, Instant now);
   void on(const StreamBroken& event, Instant now);
   void on(const FromNode& event, Instant now);
-  void on(const GuardSaid& event, Instant now);
+  void on(const FromGuard& event, Instant now);
   void on(const RoundTick& event, Instant now);
   void said(Node& node, const NodeMessage& message, Instant now);
   [[nodiscard]] bool is_of_node_here(const AgentEnded& ended) const;

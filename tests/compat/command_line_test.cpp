@@ -43,7 +43,7 @@ struct Place {
     const int code = job.wait(patience);
     return {code, job.output()};
   }
-  [[nodiscard]] std::size_t workers(const Ended& ended) const { return times_said(ended.output, "-u " + script); }
+  [[nodiscard]] std::size_t workers(const Ended& ended) const { return reported_times(ended.output, "-u " + script); }
 
   // The exit codes of a refusal as elrun and as torchrun; empty unless `text` is said.
   [[nodiscard]] std::string refused(const std::vector<std::string>& words, const std::string& text,
@@ -242,7 +242,7 @@ TEST_CASE("14 a host whose own name leads nowhere is no obstacle", "[compat][pro
   }
   const Ended ended = place.run(joined(other_name, joined({elrun}, joined({"--nproc_per_node=2"}, say_id))), {}, "/usr/bin/unshare");
   CHECK(ended.code == 0);  // torchrun needs ten minutes to fail, which is longer than a test may take
-  CHECK(times_said(ended.output, "master=127.0.0.1:") == 2);
+  CHECK(reported_times(ended.output, "master=127.0.0.1:") == 2);
 }
 
 TEST_CASE("15 modules, executables, and not both", "[compat][process]") {

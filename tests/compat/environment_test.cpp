@@ -98,13 +98,13 @@ TEST_CASE("24 OMP_NUM_THREADS is 1 for several workers of a node, with a warning
   const Found two = found({"--nproc_per_node", "2"}, 2);
   CHECK(two.of("0", "OMP_NUM_THREADS") == "1");
   CHECK(two.of("1", "OMP_NUM_THREADS") == "1");
-  CHECK(times_said(two.output, warning) == 1);
+  CHECK(reported_times(two.output, warning) == 1);
   const Found one = found({"--nproc_per_node", "1"}, 1);
   CHECK(one.of("0", "OMP_NUM_THREADS") == "(unset)");
-  CHECK(times_said(one.output, warning) == 0);
+  CHECK(reported_times(one.output, warning) == 0);
   const Found set = found({"--nproc_per_node", "2"}, 2, {{"OMP_NUM_THREADS", "7"}});
   CHECK(set.of("1", "OMP_NUM_THREADS") == "7");
-  CHECK(times_said(set.output, warning) == 0);
+  CHECK(reported_times(set.output, warning) == 0);
 }
 
 TEST_CASE("25 TORCH_NCCL_ASYNC_ERROR_HANDLING is 1 unless it was set", "[compat][process]") {
@@ -121,8 +121,8 @@ TEST_CASE("26 an unmodified gloo program finds itself over two nodes", "[compat]
   CHECK(b.wait(patience) == 0);
   const std::string all = a.output() + b.output();
   INFO(all);
-  CHECK(times_said(all, "rank 0 of 2: sum 3, all collectives right") == 1);
-  CHECK(times_said(all, "rank 1 of 2: sum 3, all collectives right") == 1);
+  CHECK(reported_times(all, "rank 0 of 2: sum 3, all collectives right") == 1);
+  CHECK(reported_times(all, "rank 1 of 2: sum 3, all collectives right") == 1);
 }
 
 TEST_CASE("27 the same after each of 12 forced restarts", "[compat][process][torch]") {
@@ -132,9 +132,9 @@ TEST_CASE("27 the same after each of 12 forced restarts", "[compat][process][tor
                          torch_python(), "-u", sample("all_reduce.py")})};
   CHECK(job.wait(4 * patience) == 0);
   INFO(job.output());
-  CHECK(times_said(job.output(), "rank 0 of 2: sum 3, all collectives right") == 13);
-  CHECK(times_said(job.output(), "rank 1 of 2: sum 3, all collectives right") == 13);
-  CHECK(times_said(job.output(), "generation 13: ") == 1);
+  CHECK(reported_times(job.output(), "rank 0 of 2: sum 3, all collectives right") == 13);
+  CHECK(reported_times(job.output(), "rank 1 of 2: sum 3, all collectives right") == 13);
+  CHECK(reported_times(job.output(), "generation 13: ") == 1);
 }
 
 TEST_CASE("28 a program may meet at a tcp:// address of its own: rank 0 hosts it", "[compat][process][torch]") {

@@ -67,7 +67,7 @@ TEST_CASE("43 a worker's exit code comes through, 1 if torchrun's codes are aske
   const std::string root = root_cause(job.output());
   CHECK_THAT(root, Contains("  rank      : 1 (local_rank: 1)\n") && Contains("  exitcode  : 3 (pid: ") && Contains("  time      : 2") &&
                        Contains("  host      : "));
-  CHECK(times_said(job.output(), "Root Cause") == 1);
+  CHECK(reported_times(job.output(), "Root Cause") == 1);
 }
 
 TEST_CASE("43 under the name torchrun the exit codes are torchrun's", "[compat][process]") {
@@ -274,7 +274,7 @@ TEST_CASE("54 when no restart is left all nodes end, with the root cause's code"
       INFO(node->output());
       CHECK_THAT(root_cause(node->output()),
                  Contains("  rank      : 1 (local_rank: 0)\n") && Contains("exitcode  : 9") && Contains("my last words"));
-      CHECK(times_said(node->output(), "Root Cause") == 1);
+      CHECK(reported_times(node->output(), "Root Cause") == 1);
     }
   }
   SECTION("so does one that only coordinates; others tell the cause") {

@@ -189,7 +189,7 @@ TEST_CASE("65 the workers survive the host of the store", "[compat][process]") {
   worlds.end();
   CHECK(a.wait(patience) == 0);
   CHECK(b.wait(patience) == 0);
-  for (const Job* job : {&a, &b}) CHECK(times_said(job->output(), "ready ") == 1);
+  for (const Job* job : {&a, &b}) CHECK(reported_times(job->output(), "ready ") == 1);
 }
 
 TEST_CASE("66 an agent that is there 90 s before the host joins", "[compat][process]") {
@@ -272,7 +272,7 @@ TEST_CASE("68 jobs of different names never mix at one endpoint", "[compat][proc
   CHECK_FALSE(other.says("ready "));
   worlds.end();
   CHECK(a.wait(patience) == 0);
-  CHECK(times_said(a.output(), "ready ") == 1);
+  CHECK(reported_times(a.output(), "ready ") == 1);
 }
 
 TEST_CASE("69 node2 comes before node10, and whoever survives keeps its place", "[compat][process]") {
@@ -426,5 +426,5 @@ TEST_CASE("72 clocks that differ by a minute do not matter", "[compat][process]"
   worlds.end();
   CHECK(early.wait(patience) == 0);
   CHECK(late.wait(patience) == 0);
-  for (const Job* job : {&early, &late}) CHECK(times_said(job->output(), "ready ") == 1);
+  for (const Job* job : {&early, &late}) CHECK(reported_times(job->output(), "ready ") == 1);
 }

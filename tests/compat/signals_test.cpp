@@ -27,7 +27,7 @@ TEST_CASE("56 a signal that asks elrun to end is given to each worker's group; t
     REQUIRE(job.line("ready", patience));
     job.signal(number);
     CHECK(job.wait(patience) == 128 + number);  // torchrun: 1
-    CHECK(times_said(job.output(), "got " + name) == 2);
+    CHECK(reported_times(job.output(), "got " + name) == 2);
   }
   SECTION("and as torchrun has it with its exit codes") {
     const Meeting here;

@@ -55,7 +55,7 @@ inline std::vector<std::string> joined(std::vector<std::string> words, const std
   return words;
 }
 
-inline std::size_t times_said(const std::string& output, const std::string& text) {
+inline std::size_t reported_times(const std::string& output, const std::string& text) {
   std::size_t count = 0;
   for (std::size_t at = 0; (at = output.find(text, at)) != std::string::npos; at += text.size()) ++count;
   return count;

@@ -71,7 +71,7 @@ class Coordinator {
     } else if (std::holds_alternative<StoreCallerGone>(message)) {
       store_.forget(StoreCaller{stream.value()});
     } else if (const auto* ended = std::get_if<AgentEnded>(&message)) {
-      feed(GuardSaid{*ended});
+      feed(FromGuard{*ended});
     } else {
       feed(FromNode{stream, message});
     }
@@ -207,7 +207,7 @@ std::vector<std::string> fuzz_examples() {
   // What members may say while their generation runs, and what becomes of it.
   const NodeMessage said[] = {NodeAlive{},        Acknowledge{first}, WorkerFailed{first, 0, 137, "signal 9 (SIGKILL)", true, 5ms, death},
                               WorkersDone{first}, JobFinished{first}, Progress{first, 5},
-                              Leave{"a signal"},  StoreCallerGone{1}, VerdictHeard{}};
+                              Leave{"a signal"},  StoreCallerGone{1}, VerdictReceived{}};
   for (const NodeMessage& message : said) examples.push_back(world + record(0, message) + record(1, message));
   for (StoreOp op = StoreOp::set; op <= StoreOp::relearned; op = static_cast<StoreOp>(static_cast<int>(op) + 1))
     examples.push_back(world + record(0, call(op, "key")) + record(1, call(op, "job/key")));

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr Wait patience{60000};  // only a failing test waits for so long
 
-std::size_t times_said(const std::string& output, const std::string& text) {
+std::size_t reported_times(const std::string& output, const std::string& text) {
   std::size_t count = 0;
   for (std::size_t at = 0; (at = output.find(text, at)) != std::string::npos; at += text.size()) ++count;
   return count;
@@ -57,7 +57,7 @@ TEST_CASE("a debugger that never lets go of hung workers ends with them, and hol
   CHECK(gdb.was_called());
   CHECK(job.says("was not done after"));
   INFO(job.output());
-  CHECK(times_said(job.output(), "stacks of worker ") == 2);
+  CHECK(reported_times(job.output(), "stacks of worker ") == 2);
 }
 
 TEST_CASE("a tool that floods its output is cut off, and eight workers end as soon as one", "[hang]") {

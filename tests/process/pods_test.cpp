@@ -64,7 +64,7 @@ std::string undisturbed(const Folder& folder, unsigned steps) {
   return ended.state;
 }
 
-std::size_t times_said(const Job& job, const std::string& text) {
+std::size_t reported_times(const Job& job, const std::string& text) {
   std::size_t count = 0;
   for (std::size_t at = 0; (at = job.output().find(text, at)) != std::string::npos; at += text.size()) ++count;
   return count;
@@ -112,7 +112,7 @@ TEST_CASE("a name that moved: the coordinator's pod is replaced, and the others 
   cluster.end();
   for (Pod* pod : {&a, &b}) CHECK(pod->job().wait() == 0);
   CHECK(fresh.job().wait() == 0);
-  for (Pod* pod : {&a, &b}) CHECK(times_said(pod->job(), "ready ") == 1);  // no worker was started again
+  for (Pod* pod : {&a, &b}) CHECK(reported_times(pod->job(), "ready ") == 1);  // no worker was started again
 }
 
 TEST_CASE("a name that moved while its old coordinator lives on: nodes that wait there follow the name", "[pods][process]") {
@@ -312,7 +312,7 @@ TEST_CASE("a network in two halves: the half without the coordinator decides not
   for (Pod* pod : {&c, &d}) {
     CHECK(pod->job().wait() == 171);
     CHECK(pod->job().says("no coordinator for 2.0 s"));
-    CHECK(times_said(pod->job(), "ready ") == 1);  // no world after the first
+    CHECK(reported_times(pod->job(), "ready ") == 1);  // no world after the first
     CHECK(pod->runs("launcher_worker", 0));
   }
   if (enough) {
@@ -386,7 +386,7 @@ TEST_CASE("two pods of one index at once: both are let in, and the second replac
   for (Pod* pod : {&zero, &one}) REQUIRE(pod->job().line("world=2"));
   again.run(cluster.agent("2", patient, {"--node_rank", "1"}));
   REQUIRE(again.job().line("this node is a spare"));
-  CHECK(times_said(one.job(), "is over") == 0);  // the new one pushed nobody out
+  CHECK(reported_times(one.job(), "is over") == 0);  // the new one pushed nobody out
   one.kill();
   CHECK(zero.job().line("ready rank=0 world=2"));
   CHECK(again.job().line("ready rank=1 world=2"));

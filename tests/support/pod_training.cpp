@@ -4,12 +4,12 @@
 
 namespace elrun::test {
 
-std::optional<StepSaid> step_in(const std::string& line) {
+std::optional<ReportedStep> step_in(const std::string& line) {
   if (line.find("step=") == std::string::npos || line.find(" world=") == std::string::npos ||
       line.find(" generation=") == std::string::npos)
     return std::nullopt;
   const auto number = [&](const char* name) { return static_cast<std::uint64_t>(number_after(line, name)); };
-  return StepSaid{number("step"), number("world"), number("generation")};
+  return ReportedStep{number("step"), number("world"), number("generation")};
 }
 
 PodTraining::Mark PodTraining::mark() {
@@ -73,7 +73,7 @@ bool PodTraining::comes_to(const std::function<bool(std::uint64_t)>& is_one) {
 }
 
 std::uint64_t PodTraining::steps_done_again(const Mark& since) const {
-  StepSaid newest;
+  ReportedStep newest;
   std::uint64_t again = 0;
   for (const TimedOutput::Line& line : timed_output_.lines()) {
     const auto step = step_in(line.text);

@@ -14,10 +14,10 @@
 namespace elrun::test {
 
 /// A step that pod_worker says to be done.
-struct StepSaid {
+struct ReportedStep {
   std::uint64_t number = 0, world = 0, generation = 0;
 };
-[[nodiscard]] std::optional<StepSaid> step_in(const std::string& line);
+[[nodiscard]] std::optional<ReportedStep> step_in(const std::string& line);
 
 /// A job of pod_worker in its pods, all of whose output is read whenever something is waited for.
 class PodTraining {

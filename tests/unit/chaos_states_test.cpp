@@ -9,7 +9,7 @@
 namespace elrun::launcher {
 namespace {
 
-using Said = std::vector<StateSaid>;
+using Said = std::vector<ReportedState>;
 
 TEST_CASE("the state is the word after its mark", "[chaos]") {
   const auto state = [](std::string_view line) { return word_after(line, "state="); };

@@ -60,7 +60,7 @@ TEST_CASE("ranks that end in different states are never equal, and are named", "
   CHECK(json["undisturbed"]["state"] == "a");
   CHECK(json["disturbed"]["state"].is_null());
   CHECK(json["disturbed"]["states"][1]["said_by"][0] == "rank 1");
-  StateSaid many{"c"};
+  ReportedState many{"c"};
   for (int i = 0; i < 10; ++i) many.who.push_back(fmt::format("rank {}", i));
   CHECK(in_words({many, {"d", {"node 3"}}}).find("and rank 7 and 2 more), d (node 3)") != std::string::npos);
 }
@@ -147,13 +147,13 @@ TEST_CASE("the times of a run are those of the agent with the longest account of
       "{\"name\": \"other\"}\nnot json elrun.time\n{\"name\":\"elrun.time\",\"metadata\":{\"wall_seconds\":3.0,\"by_cause\":{\"steps\":3.0},\"incidents\":0}}\n",
       "{\"name\":\"elrun.time\",\"metadata\":{\"wall_seconds\":9.5,\"by_cause\":{\"steps\":8.0,\"saves\":0.0,\"steps_again\":1.5},\"incidents\":2,\"newest_incidents\":[{\"generation\":1}]}}\n"
       "{\"name\":\"elrun.time\",\"metadata\":{\"wall_seconds\":\"x\",\"by_cause\":{}}}\n{\"name\":\"elrun.time\",\"metadata\":7}\n{\"name\":\"elrun.time\"}"};
-  const auto said = times_said(logs);
+  const auto said = reported_times(logs);
   REQUIRE(said);
   CHECK(said->wall_seconds == Approx(9.5));
   CHECK(said->by_cause == std::vector<std::pair<std::string, double>>{{"steps", 8.0}, {"steps_again", 1.5}});
   CHECK(said->incidents == 2);
   CHECK(said->newest_incidents.size() == 1);
-  CHECK_FALSE(times_said(std::vector<std::string>{"", "no events"}));
+  CHECK_FALSE(reported_times(std::vector<std::string>{"", "no events"}));
 }
 
 TEST_CASE("the report says when steps took another time between failures, too", "[chaos]") {
@@ -199,7 +199,7 @@ TEST_CASE("a plan for programs says of each failure when, what and for how long"
 }
 
 TEST_CASE("how long recoveries took is read from the incidents that have both ends", "[chaos]") {
-  TimesSaid said;
+  ReportedTimes said;
   said.newest_incidents = nlohmann::json::parse(
       R"([{"at_seconds":{"seen":2.0,"first_step":2.5}},{"at_seconds":{"seen":1.0,"first_step":1.25}},{"at_seconds":{"seen":1.0}},)"
       R"({"at_seconds":{"seen":"x","first_step":2}},{"at_seconds":{"seen":3.0,"first_step":2.0}},{"at_seconds":{"seen":0,"first_step":1e300}},{"at_seconds":7},{},7,null])");
@@ -210,7 +210,7 @@ TEST_CASE("the report says what was planned, what was made, and what it cost", "
   ChaosReport report{.work = "/w", .job = "1 node of 2 workers under elrun", .left_out = {"cut: the job has one node only"}};
   report.reference = done_in(10s, "abc");
   report.disturbed = done_in(20s, "abc");
-  report.disturbed->times = TimesSaid{.wall_seconds = 20, .by_cause = {{"steps", 15.0}, {"steps_again", 5.0}}, .incidents = 1};
+  report.disturbed->times = ReportedTimes{.wall_seconds = 20, .by_cause = {{"steps", 15.0}, {"steps_again", 5.0}}, .incidents = 1};
   report.records = {{.fault = {.at = 5s}, .began = 5s, .pause = 250ms, .words = "process 7"}, {.fault = {.at = 50s}}};
   report.verdict = judge(report.reference, report.disturbed, report.records, {});
   const std::string text = report_text(report);

@@ -32,7 +32,7 @@ class Node {
     const auto actions = supervisor_.on(event, now);
     history_.saw({event, actions, supervisor_, now, now.time_since_epoch().count()});
   }
-  void hear(CoordinatorMessage m) { on(CoordinatorSaid{std::move(m)}); }
+  void hear(CoordinatorMessage m) { on(FromCoordinator{std::move(m)}); }
   void begin(std::uint64_t number, std::uint64_t lineage = 1) {
     hear(world(number, lineage));
     for (const std::uint32_t i : {0u, 1u}) on(WorkerStarted{LocalRank{i}, 100 * static_cast<std::int64_t>(number) + i});
@@ -149,12 +149,12 @@ TEST_CASE("a node's life is counted as it happened", "[history]") {
     CHECK(node.record().meetings.at(Meeting::world) == 1);
   }
   SECTION("steps are counted, with the time between two of one generation") {
-    node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+    node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
     CHECK(node.record().workers.at(0).is_job);
-    node.on(WorkerSaid{5, StepDecided{generation(1), 10}});
+    node.on(FromWorker{5, StepDecided{generation(1), 10}});
     node.pass(1s);
-    node.on(WorkerSaid{5, StepDecided{generation(1), 11, 90, 1.5f}});
-    node.on(WorkerSaid{5, StepDecided{generation(1), 11, 90, 1.5f}});  // another worker's word for the same step
+    node.on(FromWorker{5, StepDecided{generation(1), 11, 90, 1.5f}});
+    node.on(FromWorker{5, StepDecided{generation(1), 11, 90, 1.5f}});  // another worker's word for the same step
     CHECK(node.record().steps == 2);
     CHECK(node.record().last_step.decided == StepNumber{11});
     CHECK(node.record().last_step.steps == 90);
@@ -230,12 +230,12 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
   node.on(LinkUp{});
   node.pass(1s);
   node.begin(1);
-  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  node.on(WorkerSaid{6, Hello{.rank = 3, .world = 4, .is_job = true}});
+  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(FromWorker{6, Hello{.rank = 3, .world = 4, .is_job = true}});
   node.pass(2s);
   const StepTimes spent{.step = 1500ms, .waiting = 250ms, .behind = 500ms, .last_rank = 3};
-  node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f, spent}});
-  node.on(WorkerSaid{6, StepDecided{generation(1), 10, 90, 2.5f, spent}});  // the same step: said already
+  node.on(FromWorker{5, StepDecided{generation(1), 10, 90, 2.5f, spent}});
+  node.on(FromWorker{6, StepDecided{generation(1), 10, 90, 2.5f, spent}});  // the same step: said already
   node.pass(1s);
   const Ledger& ledger = node.record().ledger;
   const auto of = [&](TimeCause cause) { return ledger.totals()[static_cast<std::size_t>(cause)]; };
@@ -259,7 +259,7 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
     node.pass(1s);
     node.hear(Revoke{generation(1), worker_killed, EndCause::failure});
     node.pass(1s);
-    node.on(WorkerSaid{5, GenerationOver{generation(1), {Code::generation_over, Remedy::rejoin, "over"}}});
+    node.on(FromWorker{5, GenerationOver{generation(1), {Code::generation_over, Remedy::rejoin, "over"}}});
     node.end(0, {.signal = SIGTERM});
     node.begin(2);
     CHECK(of(TimeCause::again) == 1s);
@@ -278,8 +278,8 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
     CHECK(line["metadata"]["by_cause"]["recovery_detect"] == 1.0);
   }
   SECTION("of one that ends: its last save is no step") {
-    node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f, {.saves = 750ms}}});
-    node.on(WorkerSaid{5, JobOver{generation(1)}});
+    node.on(FromWorker{5, StepDecided{generation(1), 10, 90, 2.5f, {.saves = 750ms}}});
+    node.on(FromWorker{5, JobOver{generation(1)}});
     CHECK(of(TimeCause::saves) == 750ms);
     CHECK(of(TimeCause::again) == 0s);
   }
@@ -289,8 +289,8 @@ TEST_CASE("the status says how long ago the last step was decided, also in the g
   Node node;
   node.on(LinkUp{});
   node.begin(1);
-  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  node.on(WorkerSaid{5, StepDecided{generation(1), 10}});
+  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(FromWorker{5, StepDecided{generation(1), 10}});
   const auto steps = [&] {
     const auto text = status_for_people(status_page(node.snapshot()));
     return text.ok() ? *text : std::string{};
@@ -306,16 +306,16 @@ TEST_CASE("the status says of how many steps the last one is, and its loss", "[p
   Node node;
   node.on(LinkUp{});
   node.begin(1);
-  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  node.on(WorkerSaid{5, StepDecided{generation(1), 10, 90, 2.5f}});
+  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(FromWorker{5, StepDecided{generation(1), 10, 90, 2.5f}});
   CHECK(has(*status_for_people(status_page(node.snapshot())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
   node.hear(Revoke{generation(1), {Code::peer_lost, Remedy::rejoin, "a node was lost"}});
   node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
   node.begin(2);
-  node.on(WorkerSaid{6, Hello{.rank = 2, .world = 4, .is_job = true}});
-  node.on(WorkerSaid{6, StepDecided{generation(2), 10}});  // it waits for the storage, and says so
+  node.on(FromWorker{6, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(FromWorker{6, StepDecided{generation(2), 10}});  // it waits for the storage, and says so
   CHECK(has(*status_for_people(status_page(node.snapshot())), "the last is 10 of 90 with loss 2.5, 0.0 s ago\n"));
-  node.on(WorkerSaid{6, StepDecided{generation(2), 11, 90, std::numeric_limits<float>::quiet_NaN()}});
+  node.on(FromWorker{6, StepDecided{generation(2), 11, 90, std::numeric_limits<float>::quiet_NaN()}});
   CHECK(has(*status_for_people(status_page(node.snapshot())), "the last is 11 of 90, 0.0 s ago\n"));
 }
 
@@ -323,13 +323,13 @@ TEST_CASE("the status says from which checkpoint the job went on, and what was p
   Node node;
   node.on(LinkUp{});
   node.begin(1);
-  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
   const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
   CHECK_FALSE(has(said(), "went on"));
-  node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
+  node.on(FromWorker{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
   CHECK(has(said(), "  went on at: step 0 (there is no checkpoint)\n"));
-  node.on(WorkerSaid{5, WentOnFrom{generation(1), {"/ck/s40", 40, 3, "a newer one is passed over", {"s60 is damaged"}}}});
-  node.on(WorkerSaid{5, WentOnFrom{generation(9), {"/other", 1, 0, "", {}}}});  // of a generation that is not here
+  node.on(FromWorker{5, WentOnFrom{generation(1), {"/ck/s40", 40, 3, "a newer one is passed over", {"s60 is damaged"}}}});
+  node.on(FromWorker{5, WentOnFrom{generation(9), {"/other", 1, 0, "", {}}}});  // of a generation that is not here
   CHECK(has(said(), "  went on at: step 40, from /ck/s40 (a newer one is passed over); 3 steps done again\n    s60 is damaged\n"));
   const auto page = nlohmann::json::parse(status_page(node.snapshot()));
   CHECK(page["checkpoints"]["went_on_from"]["step"] == 40);
@@ -343,17 +343,17 @@ TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", 
   Node node;
   node.on(LinkUp{});
   node.begin(1);
-  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
   const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
   CHECK(has(node.metrics_text(), "elrun_saves_failed_total 0\n"));
   CHECK_FALSE(has(node.metrics_text(), "elrun_checkpoint_age_seconds"));  // nobody has said that there are any
-  node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
+  node.on(FromWorker{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
   node.pass(5s);
   CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 5\n"));
   CHECK(has(said(), "  checkpoints: 5.0 s since the newest one was saved or loaded (else since the start)\n"));
   const Failure full{Code::no_space, Remedy::fix_config, "write /ck/x: No space left on device"};
-  for (const ConnectionId worker : {5u, 6u}) node.on(WorkerSaid{worker, SaveFailed{generation(1), 40, 1, full}});  // both say the same
-  node.on(WorkerSaid{5, SaveFailed{generation(7), 1, 9, full}});                                                   // of no generation here
+  for (const ConnectionId worker : {5u, 6u}) node.on(FromWorker{worker, SaveFailed{generation(1), 40, 1, full}});  // both say the same
+  node.on(FromWorker{5, SaveFailed{generation(7), 1, 9, full}});                                                   // of no generation here
   CHECK(has(node.metrics_text(), "elrun_saves_failed_total 1\n"));
   CHECK(has(node.metrics_text(), "elrun_last_save_failure_info{code=\"no_space\"} 1\n"));
   CHECK(
@@ -361,7 +361,7 @@ TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", 
   CHECK(nlohmann::json::parse(status_page(node.snapshot()))["checkpoints"]["saves_failed"] == 1);
   SECTION("a checkpoint that is saved ends the failure, not the count") {
     node.pass(5s);
-    node.on(WorkerSaid{5, CheckpointSaved{"s60"}});
+    node.on(FromWorker{5, CheckpointSaved{"s60"}});
     node.pass(1s);
     CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 1\n"));
     CHECK(has(node.metrics_text(), "elrun_saves_failed_total 1\n"));
@@ -372,8 +372,8 @@ TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", 
     node.hear(Revoke{generation(1), worker_killed});
     node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
     node.begin(2);
-    node.on(WorkerSaid{5, SaveFailed{generation(2), 60, 1, full}});
-    node.on(WorkerSaid{5, SaveFailed{generation(2), 80, 2, full}});
+    node.on(FromWorker{5, SaveFailed{generation(2), 60, 1, full}});
+    node.on(FromWorker{5, SaveFailed{generation(2), 80, 2, full}});
     CHECK(has(node.metrics_text(), "elrun_saves_failed_total 3\n"));
     CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 5\n"));
     CHECK(has(said(), "3 saves failed\n"));
@@ -387,7 +387,7 @@ TEST_CASE("the newest checkpoint only grows older, whoever tells late of it or o
   Node node;
   node.on(LinkUp{});
   node.begin(1);
-  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
   const auto saved = [](std::uint64_t step, FenceNumber fence, const std::string& root = "/ca") {
     return CheckpointSaved{
         encode(Acknowledgement{{step, fence, 1}, std::string(32, root.back()), {"run", Generation{3, {{1, 2}}}, 1}, root, "abc"})};
@@ -396,38 +396,38 @@ TEST_CASE("the newest checkpoint only grows older, whoever tells late of it or o
   const Failure full{Code::no_space, Remedy::fix_config, "write /ck/x: No space left on device"};
   std::string expected = sixth;
   SECTION("a checkpoint was saved") {
-    node.on(WorkerSaid{5, saved(40, 3)});
-    node.on(WorkerSaid{5, SaveFailed{generation(1), 60, 1, full}});
+    node.on(FromWorker{5, saved(40, 3)});
+    node.on(FromWorker{5, SaveFailed{generation(1), 60, 1, full}});
     node.pass(5s);
-    SECTION("another worker tells of it late") { node.on(WorkerSaid{6, saved(40, 3)}); }
-    SECTION("a leader that was frozen tells of an earlier step") { node.on(WriterSaid{9, saved(30, 3)}); }
-    SECTION("a leader that was frozen tells of an older fence, although of a later step") { node.on(WriterSaid{9, saved(50, 2)}); }
+    SECTION("another worker tells of it late") { node.on(FromWorker{6, saved(40, 3)}); }
+    SECTION("a leader that was frozen tells of an earlier step") { node.on(FromWriter{9, saved(30, 3)}); }
+    SECTION("a leader that was frozen tells of an older fence, although of a later step") { node.on(FromWriter{9, saved(50, 2)}); }
     SECTION("a later step is newer") {
-      node.on(WriterSaid{9, saved(60, 3)});
+      node.on(FromWriter{9, saved(60, 3)});
       expected = second;
     }
     SECTION("a newer fence is newer, also where the job went back") {
-      node.on(WriterSaid{9, saved(20, 4)});
+      node.on(FromWriter{9, saved(20, 4)});
       expected = second;
     }
     SECTION("fences of another root are its own") {
-      node.on(WriterSaid{9, saved(10, 1, "/cb")});
+      node.on(FromWriter{9, saved(10, 1, "/cb")});
       expected = second;
     }
     CHECK(has(node.metrics_text(), "elrun_last_save_failure_info{") == (expected == sixth));
   }
   SECTION("the job went on from one, in an agent that has heard of no save") {
     node.on(
-        WorkerSaid{5, WentOnFrom{generation(1), {"/ca/ckpt/" + to_string(CheckpointId{40, 3, 1}), 40, 0, "the newest checkpoint", {}}}});
+        FromWorker{5, WentOnFrom{generation(1), {"/ca/ckpt/" + to_string(CheckpointId{40, 3, 1}), 40, 0, "the newest checkpoint", {}}}});
     node.pass(5s);
-    SECTION("and hears of that") { node.on(WriterSaid{9, saved(40, 3)}); }
-    SECTION("and hears of an older fence") { node.on(WriterSaid{9, saved(50, 2)}); }
+    SECTION("and hears of that") { node.on(FromWriter{9, saved(40, 3)}); }
+    SECTION("and hears of an older fence") { node.on(FromWriter{9, saved(50, 2)}); }
     SECTION("and hears of a newer one") {
-      node.on(WriterSaid{9, saved(45, 4)});
+      node.on(FromWriter{9, saved(45, 4)});
       expected = second;
     }
     SECTION("and hears of one in another root") {
-      node.on(WriterSaid{9, saved(10, 1, "/cb")});
+      node.on(FromWriter{9, saved(10, 1, "/cb")});
       expected = second;
     }
   }
@@ -439,19 +439,19 @@ TEST_CASE("saves that were left out, and what ckptd has written, are shown", "[p
   Node node;
   node.on(LinkUp{});
   node.begin(1);
-  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
   const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
   CHECK(has(node.metrics_text(), "elrun_saves_left_out_total 0\n"));
   CHECK_FALSE(has(said(), "left out"));
   CHECK_FALSE(has(said(), "ckptd"));
-  for (const ConnectionId worker : {5u, 6u}) node.on(WorkerSaid{worker, SaveLeftOut{generation(1), 40, 1}});  // both say the same
-  node.on(WorkerSaid{5, SaveLeftOut{generation(1), 60, 2}});
-  node.on(WorkerSaid{5, SaveLeftOut{generation(7), 80, 9}});  // of no generation here
+  for (const ConnectionId worker : {5u, 6u}) node.on(FromWorker{worker, SaveLeftOut{generation(1), 40, 1}});  // both say the same
+  node.on(FromWorker{5, SaveLeftOut{generation(1), 60, 2}});
+  node.on(FromWorker{5, SaveLeftOut{generation(7), 80, 9}});  // of no generation here
   CHECK(has(node.metrics_text(), "elrun_saves_left_out_total 2\n"));
   CHECK(has(said(), "  2 saves left out, for the one before was still being written; the newest of step 60\n"));
-  node.on(WriterSaid{9, PartVoted{40, 2, 500'000'000, 2s, {}}});
-  node.on(WriterSaid{9, PartVoted{40, 3, 100'000'000, 1s, {}}});
-  node.on(WriterSaid{9, PartVoted{60, 2, 500'000'000, 2s, Failure{Code::io, Remedy::retry, "sync /ck/x: Input/output error"}}});
+  node.on(FromWriter{9, PartVoted{40, 2, 500'000'000, 2s, {}}});
+  node.on(FromWriter{9, PartVoted{40, 3, 100'000'000, 1s, {}}});
+  node.on(FromWriter{9, PartVoted{60, 2, 500'000'000, 2s, Failure{Code::io, Remedy::retry, "sync /ck/x: Input/output error"}}});
   CHECK(has(node.metrics_text(), "elrun_checkpoint_parts_total{vote=\"yes\"} 2\n"));
   CHECK(has(node.metrics_text(), "elrun_checkpoint_parts_total{vote=\"no\"} 1\n"));
   CHECK(has(node.metrics_text(), "elrun_checkpoint_part_bytes_total 600000000\n"));
@@ -465,11 +465,11 @@ TEST_CASE("a wait for the storage is shown with directory, cause and time, until
   Node node;
   node.on(LinkUp{});
   node.begin(1);
-  node.on(WorkerSaid{5, Hello{.rank = 2, .world = 4, .is_job = true}});
+  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
   const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
-  const auto waits = [&](const char* why) { node.on(WorkerSaid{5, WaitsForStorage{generation(1), {"/ck", why}}}); };
+  const auto waits = [&](const char* why) { node.on(FromWorker{5, WaitsForStorage{generation(1), {"/ck", why}}}); };
   CHECK_FALSE(has(said(), "waits for the storage"));
-  node.on(WorkerSaid{5, WaitsForStorage{generation(7), {"/ck", "of no generation here"}}});
+  node.on(FromWorker{5, WaitsForStorage{generation(7), {"/ck", "of no generation here"}}});
   CHECK_FALSE(has(said(), "waits for the storage"));
   waits("");
   CHECK(has(said(), "  waits for the storage of checkpoints, /ck, for 0.0 s: no trouble is known here"));
@@ -479,9 +479,9 @@ TEST_CASE("a wait for the storage is shown with directory, cause and time, until
   CHECK(has(said(), "  waits for the storage of checkpoints, /ck, for 10.0 s: rank 2: list /ck/gens has not returned for 10.0 s\n"));
   const auto page = nlohmann::json::parse(status_page(node.snapshot()));
   CHECK(page["checkpoints"]["waiting"]["directory"] == "/ck");
-  SECTION("the job goes on") { node.on(WorkerSaid{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}}); }
-  SECTION("a checkpoint was saved") { node.on(WorkerSaid{5, CheckpointSaved{"s40"}}); }
-  SECTION("a step was decided") { node.on(WorkerSaid{5, StepDecided{generation(1), 10}}); }
+  SECTION("the job goes on") { node.on(FromWorker{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}}); }
+  SECTION("a checkpoint was saved") { node.on(FromWorker{5, CheckpointSaved{"s40"}}); }
+  SECTION("a step was decided") { node.on(FromWorker{5, StepDecided{generation(1), 10}}); }
   CHECK_FALSE(has(said(), "waits for the storage"));
   for (const char* odd : {R"({"checkpoints":{"waiting":3}})", R"({"checkpoints":{"waiting":{"why":4,"seconds":"x"}}})"})
     CHECK(status_for_people(odd).ok());
@@ -490,16 +490,16 @@ TEST_CASE("a wait for the storage is shown with directory, cause and time, until
 TEST_CASE("the status says who answers, and whether it was asked to leave", "[pages]") {
   Node node;
   node.begin(1);
-  const auto before = agent_said(status_page(node.snapshot()));
+  const auto before = agent_answer(status_page(node.snapshot()));
   REQUIRE(before);
   CHECK(before->pid == 77);
   CHECK(before->run == "job");
   CHECK(before->phase == "running");
   CHECK_FALSE(before->leaving);
   node.on(SignalCame{SIGTERM});
-  CHECK(agent_said(status_page(node.snapshot()))->leaving);
+  CHECK(agent_answer(status_page(node.snapshot()))->leaving);
   CHECK(has(*status_for_people(status_page(node.snapshot())), ", asked to leave by SIGTERM, up for "));
-  for (const char* odd : {"", "[]", "{}", R"({"pid":0})", R"({"pid":"7"})"}) CHECK_FALSE(agent_said(odd));
+  for (const char* odd : {"", "[]", "{}", R"({"pid":0})", R"({"pid":"7"})"}) CHECK_FALSE(agent_answer(odd));
 }
 
 TEST_CASE("the status of several agents is one JSON document", "[pages]") {

@@ -77,12 +77,12 @@ TEST_CASE("the end of a stream does not confirm the verdict, where the node says
   Join confirming = bench.a_join("b");
   confirming.confirms_verdict = true;
   const auto b = bench.join(confirming);
-  bench.say(b, VerdictHeard{});  // there is none yet
+  bench.say(b, VerdictReceived{});  // there is none yet
   CHECK(bench.round.running());
   bench.say(host, JobFinished{bench.generation()});
   REQUIRE(bench.count<Verdict>(b) == 1);
   SECTION("it confirms: its stream is over, and nobody is waited for") {
-    bench.say(b, VerdictHeard{});
+    bench.say(b, VerdictReceived{});
     CHECK_FALSE(bench.open.contains(b));
     CHECK(bench.round.may_end(bench.now));
   }
@@ -94,7 +94,7 @@ TEST_CASE("the end of a stream does not confirm the verdict, where the node says
     const auto again = bench.join(confirming);
     CHECK(bench.count<Verdict>(again) == 1);
     CHECK_FALSE(bench.round.may_end(bench.now));
-    bench.say(again, VerdictHeard{});
+    bench.say(again, VerdictReceived{});
     CHECK(bench.round.may_end(bench.now));
   }
   SECTION("but it does not come again: the linger is for that") {
@@ -104,7 +104,7 @@ TEST_CASE("the end of a stream does not confirm the verdict, where the node says
   }
   SECTION("the node in this process needs no words") {
     bench.break_stream(host);
-    bench.say(b, VerdictHeard{});
+    bench.say(b, VerdictReceived{});
     CHECK(bench.round.may_end(bench.now));
   }
 }
@@ -130,7 +130,7 @@ TEST_CASE("the coordinator of a done job stays a moment, so that late nodes lear
   const auto ended = [](RoundBench& bench, StreamNumber a, StreamNumber b) {
     bench.say(a, JobFinished{bench.generation()});
     REQUIRE(bench.round.verdict());
-    bench.say(a, VerdictHeard{}), bench.say(b, VerdictHeard{});
+    bench.say(a, VerdictReceived{}), bench.say(b, VerdictReceived{});
   };
   SECTION("where there is room for more nodes, for 10 s") {
     Pair bench{one_to_three};
@@ -159,7 +159,7 @@ TEST_CASE("the coordinator of a done job stays a moment, so that late nodes lear
     bench.pass(1s);
     bench.acknowledge(bench.a, "a");
     bench.say(bench.a, JobFinished{bench.generation()});
-    bench.say(bench.a, VerdictHeard{});
+    bench.say(bench.a, VerdictReceived{});
     CHECK_FALSE(bench.round.may_end(bench.now));
   }
   SECTION("nor after a failure: who comes then may try again") {
@@ -167,7 +167,7 @@ TEST_CASE("the coordinator of a done job stays a moment, so that late nodes lear
     bench.say(bench.b, failure(bench.generation()));
     bench.acknowledge(bench.a, "a"), bench.acknowledge(bench.b, "b");
     REQUIRE(bench.round.verdict());
-    bench.say(bench.a, VerdictHeard{}), bench.say(bench.b, VerdictHeard{});
+    bench.say(bench.a, VerdictReceived{}), bench.say(bench.b, VerdictReceived{});
     CHECK(bench.round.may_end(bench.now));
   }
 }

@@ -17,25 +17,25 @@ TEST_CASE("a node whose agent was killed is lost as soon as its stream has ended
   Pair bench;
   const Instant then = bench.now;
   SECTION("the guard is heard first") {
-    bench.feed(GuardSaid{ended(bench, "b")});
+    bench.feed(FromGuard{ended(bench, "b")});
     CHECK(bench.count<Revoke>(bench.a) == 0);
     bench.break_stream(bench.b);
   }
   SECTION("the stream ends first") {
     bench.break_stream(bench.b);
     CHECK(bench.count<Revoke>(bench.a) == 0);
-    bench.feed(GuardSaid{ended(bench, "b")});
+    bench.feed(FromGuard{ended(bench, "b")});
   }
   CHECK(bench.now == then);
   CHECK(bench.last<Revoke>(bench.a)->why.what == "node b is lost: its agent was killed, as its guard says");
   CHECK(bench.last<Revoke>(bench.a)->cause == EndCause::loss);
-  bench.feed(GuardSaid{ended(bench, "b")});  // a second time it changes nothing
+  bench.feed(FromGuard{ended(bench, "b")});  // a second time it changes nothing
   CHECK(bench.count<Revoke>(bench.a) == 1);
 }
 
 TEST_CASE("what an agent said before it was killed counts, also where its guard is read first", "[round]") {
   Pair bench;
-  bench.feed(GuardSaid{ended(bench, "b")});
+  bench.feed(FromGuard{ended(bench, "b")});
   bench.say(bench.b, JobFinished{bench.generation()});
   bench.break_stream(bench.b);
   REQUIRE(bench.round.verdict());
@@ -44,7 +44,7 @@ TEST_CASE("what an agent said before it was killed counts, also where its guard 
 
 TEST_CASE("the end of a killed agent's stream may be lost on the way: it is waited for as long as a broken one", "[round]") {
   Pair bench;
-  bench.feed(GuardSaid{ended(bench, "b")});
+  bench.feed(FromGuard{ended(bench, "b")});
   bench.pass(249ms);
   CHECK(bench.count<Revoke>(bench.a) == 0);
   bench.pass(1ms);
@@ -54,12 +54,12 @@ TEST_CASE("the end of a killed agent's stream may be lost on the way: it is wait
 
 TEST_CASE("a guard is believed of its own agent alone", "[round]") {
   Pair bench;
-  SECTION("not by who does not know the agent's number") { bench.feed(GuardSaid{ended(bench, "b", 2)}); }
-  SECTION("not of a node that is not here") { bench.feed(GuardSaid{ended(bench, "c")}); }
+  SECTION("not by who does not know the agent's number") { bench.feed(FromGuard{ended(bench, "b", 2)}); }
+  SECTION("not of a node that is not here") { bench.feed(FromGuard{ended(bench, "c")}); }
   SECTION("not where the agent was in a later generation, with another coordinator") {
     AgentEnded later = ended(bench, "b");
     ++later.last.number;
-    bench.feed(GuardSaid{later});
+    bench.feed(FromGuard{later});
   }
   bench.pass(10s);
   CHECK(bench.round.running());
@@ -73,7 +73,7 @@ TEST_CASE("a guard that is late says nothing of the agent that its node has by t
   const auto b = bench.join("b", 2);
   bench.acknowledge(bench.a, "a");
   REQUIRE(bench.world(b) == "a b");
-  bench.feed(GuardSaid{first});
+  bench.feed(FromGuard{first});
   bench.pass(10s);
   CHECK(bench.round.running() == bench.generation());
   CHECK(bench.open.contains(b));
@@ -83,7 +83,7 @@ TEST_CASE("who waits for the name of an agent that was killed has it at once", "
   Pair bench;
   const auto b = bench.join("b", 2);
   CHECK_THAT(bench.last<Waiting>(b)->why, Contains("This one is admitted when that one is silent or gone"));
-  bench.feed(GuardSaid{ended(bench, "b")});
+  bench.feed(FromGuard{ended(bench, "b")});
   bench.break_stream(bench.b);
   bench.acknowledge(bench.a, "a");
   CHECK(bench.world(b) == "a b");
@@ -93,7 +93,7 @@ TEST_CASE("nobody says of the agent that coordinates that it has ended", "[round
   RoundBench bench{{.nodes_min = 1, .nodes_max = 1}};
   const auto a = bench.join_in_process("a");
   REQUIRE(bench.world(a) == "a");
-  bench.feed(GuardSaid{ended(bench, "a")});
+  bench.feed(FromGuard{ended(bench, "a")});
   bench.pass(10s);
   CHECK(bench.round.running());
 }
@@ -101,7 +101,7 @@ TEST_CASE("nobody says of the agent that coordinates that it has ended", "[round
 TEST_CASE("a Join that a killed agent sent, and that is read late, is no node", "[round]") {
   Pair bench;
   bench.break_stream(bench.b);
-  bench.feed(GuardSaid{ended(bench, "b")});
+  bench.feed(FromGuard{ended(bench, "b")});
   const auto late = bench.join(bench.a_join("b"));
   CHECK_FALSE(bench.open.contains(late));
   CHECK(bench.count<Refused>(late) == 0);
@@ -113,7 +113,7 @@ TEST_CASE("the only node is lost at once when its agent was killed, although all
   RoundBench bench{{.nodes_min = 1, .nodes_max = 2, .last_call = 0s}};
   const auto a = bench.join("a");
   REQUIRE(bench.world(a) == "a");
-  bench.feed(GuardSaid{ended(bench, "a")});
+  bench.feed(FromGuard{ended(bench, "a")});
   bench.break_stream(a);
   CHECK_FALSE(bench.round.running());
   const auto b = bench.join("b");
@@ -123,10 +123,10 @@ TEST_CASE("the only node is lost at once when its agent was killed, although all
 TEST_CASE("an agent that was killed after the verdict is not waited for", "[round]") {
   Pair bench;
   bench.say(bench.a, JobFinished{bench.generation()});
-  bench.say(bench.a, VerdictHeard{});
+  bench.say(bench.a, VerdictReceived{});
   REQUIRE(bench.round.verdict());
   CHECK_FALSE(bench.round.may_end(bench.now));
-  bench.feed(GuardSaid{ended(bench, "b")});
+  bench.feed(FromGuard{ended(bench, "b")});
   bench.break_stream(bench.b);
   CHECK(bench.round.may_end(bench.now));
 }

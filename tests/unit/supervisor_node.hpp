@@ -89,9 +89,9 @@ class Node {
     }
     return words;
   }
-  std::vector<std::string> hear(CoordinatorMessage m) { return on(CoordinatorSaid{std::move(m)}); }
+  std::vector<std::string> hear(CoordinatorMessage m) { return on(FromCoordinator{std::move(m)}); }
   std::vector<std::string> ended(std::uint32_t worker, Ending e = {}) { return on(WorkerEnded{LocalRank{worker}, e}); }
-  std::vector<std::string> tell(ConnectionId from, Message m) { return on(WorkerSaid{from, std::move(m)}); }
+  std::vector<std::string> tell(ConnectionId from, Message m) { return on(FromWorker{from, std::move(m)}); }
   std::vector<std::string> wait(Duration d) {
     now += d;
     return on(Tick{});

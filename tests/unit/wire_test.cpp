@@ -136,7 +136,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
 
   there_and_back(NodeMessage{NodeAlive{}});
-  CHECK(std::holds_alternative<VerdictHeard>(there_and_back(NodeMessage{VerdictHeard{}})));
+  CHECK(std::holds_alternative<VerdictReceived>(there_and_back(NodeMessage{VerdictReceived{}})));
   CHECK(std::get<Acknowledge>(there_and_back(NodeMessage{Acknowledge{twelve}})).generation == twelve);
   const auto failed = std::get<WorkerFailed>(
       there_and_back(NodeMessage{WorkerFailed{twelve, 3, 137, "signal 9 (SIGKILL) \xff\xfe", true, 70ms, a_death()}}));
@@ -358,7 +358,7 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {Leave{"why"}, {}},
       {StoreCall{6, request}, {}},
       {StoreCallerGone{5}, {}},
-      {VerdictHeard{}, {}},
+      {VerdictReceived{}, {}},
       {MoreWorkers{twelve}, {1}},
       {WorkersAreJob{twelve}, {1}},
       {PeerUnreachable{twelve, 3, 5, true, "why"}, {1}},

@@ -148,22 +148,22 @@ void Simulation::on(ProcessId id, const Downlink& e) {
   if (last && !stream.in_process) {
     agent.over = true;
     agent.up = false;
-    if (std::holds_alternative<Verdict>(e.message)) send_up(e.stream, Uplink{e.stream, VerdictHeard{}});
+    if (std::holds_alternative<Verdict>(e.message)) send_up(e.stream, Uplink{e.stream, VerdictReceived{}});
     close_agent_end(e.stream);
   }
   heard(id, e.message);
   agent.answers_from = stream.coordinator;
-  feed(id, launcher::CoordinatorSaid{e.message});
+  feed(id, launcher::FromCoordinator{e.message});
 }
 
 void Simulation::heard(ProcessId id, const CoordinatorMessage& message) {
   const Incarnation& who = agents_.at(id).who;
   if (const auto* revoke = std::get_if<Revoke>(&message))
-    see(AgentHeard{id, who, AgentHeard::What::revoke, revoke->generation, 0, revoke->why.what});
+    see(AgentReceived{id, who, AgentReceived::What::revoke, revoke->generation, 0, revoke->why.what});
   if (const auto* verdict = std::get_if<Verdict>(&message))
-    see(AgentHeard{id, who, AgentHeard::What::verdict, {}, verdict->exit_code, verdict->report});
+    see(AgentReceived{id, who, AgentReceived::What::verdict, {}, verdict->exit_code, verdict->report});
   if (const auto* refused = std::get_if<Refused>(&message))
-    see(AgentHeard{id, who, AgentHeard::What::refused, {}, 0, refused->failure.what});
+    see(AgentReceived{id, who, AgentReceived::What::refused, {}, 0, refused->failure.what});
 }
 
 // --- events in, actions out ---------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ void Simulation::work(ProcessId id) {
       agent.inbox.pop_front();
       const Generation before = agent.supervisor.last_generation();
       std::vector<launcher::Action> actions = agent.supervisor.on(event, local(id));
-      if (const auto* said = std::get_if<launcher::CoordinatorSaid>(&event);
+      if (const auto* said = std::get_if<launcher::FromCoordinator>(&event);
           said != nullptr && agent.supervisor.last_generation() != before) {
         agent.member_ever = true;
         see(WorldTaken{id, agent.who, agent.supervisor.places(), told(std::get<World>(said->message))});
@@ -212,7 +212,7 @@ void Simulation::on(ProcessId id, const SupervisorTimer& e) {
   if (agent.timer != e.epoch) return;
   agent.wake.reset();
   if (agent.out_of_contact && local(id) - *agent.out_of_contact >= profile_.timeouts.coordinator_grace)
-    see(AgentHeard{id, agent.who, AgentHeard::What::out_of_contact, {}, 0, {}});
+    see(AgentReceived{id, agent.who, AgentReceived::What::out_of_contact, {}, 0, {}});
   feed(id, launcher::Tick{});
 }
 
@@ -341,7 +341,7 @@ void Simulation::end_agent_if_allowed(ProcessId id) {
 
 void Simulation::on(ProcessId id, const FromWorker& e) {
   if (std::holds_alternative<JobOver>(e.message)) agents_.at(id).job_over = true;
-  feed(id, launcher::WorkerSaid{e.worker.value(), e.message});
+  feed(id, launcher::FromWorker{e.worker.value(), e.message});
 }
 void Simulation::on(ProcessId id, const SocketClosed& e) { feed(id, launcher::WorkerHungUp{e.worker.value()}); }
 void Simulation::on(ProcessId id, const ChildEnded& e) {
@@ -363,7 +363,7 @@ void Simulation::on(ProcessId id, const SignalArrives& e) {
   }
   Agent& agent = agents_.at(id);
   agent.asked = true;
-  see(AgentHeard{id, agent.who, AgentHeard::What::asked_to_leave, {}, 0, {}});
+  see(AgentReceived{id, agent.who, AgentReceived::What::asked_to_leave, {}, 0, {}});
   feed(id, launcher::SignalCame{e.number});
 }
 

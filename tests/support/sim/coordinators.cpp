@@ -64,7 +64,7 @@ void Simulation::on(ProcessId id, const Uplink& e) {
 
 void Simulation::on(ProcessId id, const GuardArrives& e) {
   tell("{} hears from a guard: {}", name(id), words(NodeMessage{e.ended}));
-  feed(id, GuardSaid{e.ended});
+  feed(id, FromGuard{e.ended});
 }
 
 void Simulation::on(const StrangerArrives&) {

@@ -48,7 +48,7 @@ struct Acknowledged {
   Generation generation;
 };
 /// The coordinator said something that ends workers or the agent.
-struct AgentHeard {
+struct AgentReceived {
   enum class What { revoke, verdict, refused, out_of_contact, asked_to_leave };
   ProcessId agent;
   Incarnation who;
@@ -269,7 +269,7 @@ struct PartGivenUp {
   std::uint32_t rank = 0;
 };
 /// A worker is told that no save is under way; so many are.
-struct SettledTold {
+struct SettledReported {
   ProcessId writer;
   std::uint64_t saves = 0;
 };

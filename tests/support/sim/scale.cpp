@@ -44,8 +44,8 @@ std::uint64_t heap_bytes(const T& value) {
 }
 
 constexpr std::array<std::string_view, std::variant_size_v<NodeMessage>> from_nodes_names = {
-    "Join",      "NodeAlive",       "Acknowledge",  "WorkerFailed", "WorkersDone",   "JobFinished",     "Progress",        "Leave",
-    "StoreCall", "StoreCallerGone", "VerdictHeard", "MoreWorkers",  "WorkersAreJob", "PeerUnreachable", "WorkersStarting", "AgentEnded"};
+    "Join",      "NodeAlive",       "Acknowledge",     "WorkerFailed", "WorkersDone",   "JobFinished",     "Progress",        "Leave",
+    "StoreCall", "StoreCallerGone", "VerdictReceived", "MoreWorkers",  "WorkersAreJob", "PeerUnreachable", "WorkersStarting", "AgentEnded"};
 constexpr std::array<std::string_view, std::variant_size_v<CoordinatorMessage>> to_nodes_names = {
     "Refused", "Waiting", "World", "Revoke", "Resumed", "Verdict", "StoreResult"};
 
@@ -250,7 +250,7 @@ class Fleet {
     const Generation before = agents_[node].supervisor.last_generation();
     const bool resumed = std::holds_alternative<Resumed>(e.message);
     given_up_ = given_up_ || (coordinators_ > 0 && std::holds_alternative<Revoke>(e.message));
-    feed(node, launcher::CoordinatorSaid{std::move(e.message)});
+    feed(node, launcher::FromCoordinator{std::move(e.message)});
     if (resumed || agents_[node].supervisor.last_generation() != before) ++served_;
   }
   void on(const BreaksAtNode& e) {

@@ -131,7 +131,7 @@ bool Simulation::answer_writer(ProcessId agent, const launcher::Answer& a) {
   return true;
 }
 
-void Simulation::on(ProcessId id, const FromWriter& e) { feed(id, launcher::WriterSaid{e.connection, e.message}); }
+void Simulation::on(ProcessId id, const FromWriter& e) { feed(id, launcher::FromWriter{e.connection, e.message}); }
 void Simulation::on(ProcessId id, const WriterHangsUp& e) { feed(id, launcher::WorkerHungUp{e.connection}); }
 void Simulation::on(ProcessId id, const WriterReply& e) {
   if (const auto call = writer_calls_.extract({e.connection, e.reply.id}))

@@ -20,7 +20,7 @@ std::string of(const Progress& m) { return fmt::format("Progress {}: step {}", t
 std::string of(const Leave& m) { return fmt::format("Leave: {}", m.why); }
 std::string of(const StoreCall& m) { return fmt::format("StoreCall {} of worker#{}", m.request.id, m.worker); }
 std::string of(const StoreCallerGone& m) { return fmt::format("StoreCallerGone worker#{}", m.worker); }
-std::string of(const VerdictHeard&) { return "VerdictHeard"; }
+std::string of(const VerdictReceived&) { return "VerdictReceived"; }
 std::string of(const WorkersAreJob& m) { return fmt::format("WorkersAreJob {}", to_string(m.generation)); }
 std::string of(const PeerUnreachable& m) {
   return fmt::format("PeerUnreachable {}: rank {} cannot reach {}: {}", to_string(m.generation), m.rank, m.peer, m.what);

@@ -266,7 +266,7 @@ void Writer::perform(const ReplaceSave& a) { saves_.at(a.save)->replaced_by = a.
 void Writer::perform(const TellOutcome& a) { simulation_.slot_packet(a.line, encode(std::optional{a.outcome})); }
 
 void Writer::perform(const TellSettled& a) {
-  simulation_.see(SettledTold{id_, saves_.size()});
+  simulation_.see(SettledReported{id_, saves_.size()});
   simulation_.slot_packet(a.line, encode(std::optional<SaveOutcome>{}));
 }
 

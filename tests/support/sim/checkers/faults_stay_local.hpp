@@ -19,8 +19,8 @@ struct FaultsStayLocal {
   /// time, or replaced; a stream breaks and is opened again at once.
   bool harmless = false;
 
-  void on(const AgentHeard& heard, Report& report) {
-    if (heard.what != AgentHeard::What::revoke) return void(excused_.insert(heard.agent));
+  void on(const AgentReceived& heard, Report& report) {
+    if (heard.what != AgentReceived::What::revoke) return void(excused_.insert(heard.agent));
     revoked_[heard.agent].insert(key_of(heard.generation));
     if (heard.why.starts_with("the world grows")) grows_.insert(key_of(heard.generation));
     if (harmless && !members_end_ && complete_.contains(key_of(heard.generation)) && !grows_.contains(key_of(heard.generation)))

@@ -21,8 +21,8 @@ struct OneVerdict {
     if (!first && at->second != given.exit_code)
       report.violate(name, fmt::format("coordinator {} gave verdict {} after {}", given.coordinator.value(), given.exit_code, at->second));
   }
-  void on(const AgentHeard& heard, Report&) {
-    if (heard.what == AgentHeard::What::verdict) heard_.emplace(heard.agent, heard.exit_code);
+  void on(const AgentReceived& heard, Report&) {
+    if (heard.what == AgentReceived::What::verdict) heard_.emplace(heard.agent, heard.exit_code);
   }
   void on(const AgentFinished& finished, Report& report) {
     const auto at = heard_.find(finished.agent);

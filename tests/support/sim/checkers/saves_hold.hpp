@@ -52,7 +52,7 @@ struct SavesHold {
     if (is_calm && one.has_failed)
       report.violate(name, fmt::format("rank {}'s save of step {} failed, and nothing went wrong", one.rank, one.step));
   }
-  void on(const SettledTold& told, Report& report) {
+  void on(const SettledReported& told, Report& report) {
     if (told.saves > 0)
       report.violate(name,
                      fmt::format("process {} tells that all is settled, and {} saves are under way", told.writer.value(), told.saves));

@@ -15,10 +15,10 @@ namespace elrun::sim {
 struct SparesAreWelcome {
   static constexpr std::string_view name = "spares-are-welcome";
   void on(const NameTakenOver& taken, Report&) { taken_over_.insert(taken.node); }
-  void on(const AgentHeard& heard, Report& report) {
-    if (heard.what == AgentHeard::What::verdict) verdict_.emplace(heard.agent, heard.exit_code);
-    if (heard.what == AgentHeard::What::asked_to_leave) asked_.insert(heard.agent);
-    if (heard.what != AgentHeard::What::refused) return;
+  void on(const AgentReceived& heard, Report& report) {
+    if (heard.what == AgentReceived::What::verdict) verdict_.emplace(heard.agent, heard.exit_code);
+    if (heard.what == AgentReceived::What::asked_to_leave) asked_.insert(heard.agent);
+    if (heard.what != AgentReceived::What::refused) return;
     if (!taken_over_.contains(heard.who.node)) report.violate(name, fmt::format("{} was refused: {}", heard.who.node.value(), heard.why));
   }
   void on(const AgentFinished& finished, Report& report) {

@@ -118,11 +118,11 @@ class ProcessGroup::Impl {
 
   Result<std::optional<ProcessGroup>> split(std::optional<std::uint32_t> color, std::int32_t key) {
     const Membership& membership = collectives_->membership();
-    const SplitWord mine{color ? 1u : 0u, color.value_or(0), key};
-    std::vector<SplitWord> words(membership.world.value());
-    ELRUN_TRY(collectives_->all_gather(std::as_bytes(std::span{&mine, 1}), std::as_writable_bytes(std::span{words}), call()));
+    const SplitRequest mine{color ? 1u : 0u, color.value_or(0), key};
+    std::vector<SplitRequest> requests(membership.world.value());
+    ELRUN_TRY(collectives_->all_gather(std::as_bytes(std::span{&mine, 1}), std::as_writable_bytes(std::span{requests}), call()));
     const std::uint64_t number = splits_++;  // all ranks count alike
-    std::vector<Rank> members = members_of_split(words, membership.rank);
+    std::vector<Rank> members = members_of_split(requests, membership.rank);
     if (members.empty()) return std::optional<ProcessGroup>{};
     GroupOptions options = options_;
     options.collective = collective_.load(std::memory_order_relaxed);

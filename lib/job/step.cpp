@@ -109,33 +109,34 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
                                     .saves = saves_.asks_for_save(step + 1),
                                     .audit_hash = step_.audit().hash(),
                                     .audit_probability = step_.audit().probability(),
-                                    .update = decided_.said(),
+                                    .update = decided_.report(),
                                     .own = times_.own(host.clock.now(), world.exchanged())}));
   // Whoever hears all votes comes to the same end, so nobody applies a step that fails here.
-  std::vector<UpdateSaid> updates;
-  for (std::uint32_t r = 0; r < world.size(); ++r) updates.push_back(votes_.said(r).update);
+  std::vector<UpdateReport> updates;
+  for (std::uint32_t r = 0; r < world.size(); ++r) updates.push_back(votes_.of_rank(r).update);
   if (auto same = check_update(step, updates); !same.ok()) throw Error{std::move(same).failure()};
   ELRUN_TRY(audit_agrees());
   bool member_leaves = false, stops = false;
   for (std::uint32_t r = 0; r < world.size(); ++r) {
-    const VoteSaid said = votes_.said(r);
-    if (!decided_.hear(Rank{r}, said.vote)) {
-      Failure f{Code::protocol, Remedy::abort_group,
-                fmt::format("a vote for step {} of generation {} came in step {}", said.vote.step, to_string(said.vote.generation), step)};
+    const VoteMessage message = votes_.of_rank(r);
+    if (!decided_.hear(Rank{r}, message.vote)) {
+      Failure f{
+          Code::protocol, Remedy::abort_group,
+          fmt::format("a vote for step {} of generation {} came in step {}", message.vote.step, to_string(message.vote.generation), step)};
       f.peer = Rank{r};
       f.generation = world.membership().generation;
       world.end(f);
       return f;
     }
-    times_.hear_own(said.own);
-    stragglers_.hear(said.own,
+    times_.hear_own(message.own);
+    stragglers_.hear(message.own,
                      step_.audit().is_chosen() ? 0 : reducer_.slots_by_rank()[r].size());  // an audit's slot is one more for some rank
-    member_leaves |= said.leaves;
-    stops |= said.stops;
+    member_leaves |= message.leaves;
+    stops |= message.stops;
   }
   tell_of_straggler();
   departure_.set_member_leaves(member_leaves);
-  saves_.set_asked_for(votes_.said(0).saves);
+  saves_.set_asked_for(votes_.of_rank(0).saves);
   decided_.decide({.squares = reducer_.sum_of_squares(votes_.all_norm_nodes()),
                    .loss = votes_.sum_of_losses() * per_slot(),
                    .tokens = votes_.tokens(),

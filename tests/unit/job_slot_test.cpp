@@ -177,16 +177,16 @@ TEST_CASE("a vote says what was passed, what was remembered of the step, and wha
   const UpdateOptions first{.lr = 0.5f}, second{.lr = 0.25f};
   UpdateRecord record;
   record.pass(4, Sgd{}, first, true);
-  CHECK_FALSE(record.said(4).passed.known());  // it did not vote yet
+  CHECK_FALSE(record.report(4).passed.known());  // it did not vote yet
   record.vote();
-  CHECK(record.said(4).passed == values_of(Sgd{}, first));
-  CHECK_FALSE(record.said(4).remembered.known());
+  CHECK(record.report(4).passed == values_of(Sgd{}, first));
+  CHECK_FALSE(record.report(4).remembered.known());
   record.pass(4, Sgd{}, second, true);  // the world was lost, and the step is tried again with another value
   record.vote();
-  CHECK(record.said(4).passed == values_of(Sgd{}, second));
-  CHECK(record.said(4).tried == values_of(Sgd{}, first));
+  CHECK(record.report(4).passed == values_of(Sgd{}, second));
+  CHECK(record.report(4).tried == values_of(Sgd{}, first));
   record.decided(4);
-  CHECK(record.said(4).remembered == values_of(Sgd{}, second));
+  CHECK(record.report(4).remembered == values_of(Sgd{}, second));
   CHECK(record.options().lr == 0.25f);
 }
 

@@ -163,15 +163,15 @@ TEST_CASE("what was passed for a step is what it has to be done again with, unle
   DecidedSteps steps = begun();
   steps.hand_out();
   steps.pass(Sgd{}, {.lr = 0.25f}, false);  // follows from what the lost evaluation would have said
-  CHECK_FALSE(steps.said().tried.known());
+  CHECK_FALSE(steps.report().tried.known());
   steps.revoke(), steps.hand_out();
   steps.pass(Sgd{}, {.lr = 0.5f}, true);
-  CHECK(steps.said().tried == values_of(Sgd{}, {.lr = 0.5f}));
+  CHECK(steps.report().tried == values_of(Sgd{}, {.lr = 0.5f}));
   steps.revoke(), steps.hand_out();
   steps.pass(Sgd{}, {.lr = 0.75f}, false);
-  CHECK(steps.said().tried == values_of(Sgd{}, {.lr = 0.5f}));
+  CHECK(steps.report().tried == values_of(Sgd{}, {.lr = 0.5f}));
   REQUIRE(steps.hear(Rank{0}, steps.vote(true)));
-  CHECK(steps.said().passed == values_of(Sgd{}, {.lr = 0.75f}));
+  CHECK(steps.report().passed == values_of(Sgd{}, {.lr = 0.75f}));
 }
 
 TEST_CASE("evaluations are counted since the last applied step", "[decided_steps]") {

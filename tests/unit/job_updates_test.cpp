@@ -75,7 +75,7 @@ UpdateValues sgd_values(float lr, Sgd options = {}) { return values_of(options, 
 }  // namespace
 
 TEST_CASE("values of an update differ by their bits, and each that differs is named with both", "[job]") {
-  const auto check = [](std::vector<UpdateSaid> said) { return check_update(12, said); };
+  const auto check = [](std::vector<UpdateReport> said) { return check_update(12, said); };
   const UpdateValues a = sgd_values(0.1f), b = sgd_values(std::nextafter(0.1f, 1.0f));
   CHECK(check({}).ok());
   CHECK(check({{a, {}}, {a, {}}, {a, a}}).ok());

@@ -17,21 +17,21 @@ TEST_CASE("after the exchange of votes every rank has the same losses, tokens, n
     VoteExchange votes{slots, 3, norm_nodes, rank};
     for (std::size_t i = 0; i < slots[rank].size(); ++i) votes.set_slot(i, static_cast<float>(slots[rank][i]) + 0.5f, 10 + slots[rank][i]);
     for (std::size_t i = 0; i < norm_nodes[rank]; ++i) votes.norm_nodes()[i] = static_cast<float>(rank * 10 + i);
-    const VoteSaid mine{.vote = {world.membership().generation, 4, rank != 2},
-                        .leaves = rank == 1,
-                        .stops = rank == 0,
-                        .audit_hash = 100 + rank,
-                        .audit_probability = 0.25,
-                        .update = {.passed = {.kind = 1 + rank}}};
+    const VoteMessage mine{.vote = {world.membership().generation, 4, rank != 2},
+                           .leaves = rank == 1,
+                           .stops = rank == 0,
+                           .audit_hash = 100 + rank,
+                           .audit_probability = 0.25,
+                           .update = {.passed = {.kind = 1 + rank}}};
     const bool done = votes.exchange(world, mine).ok();
     std::vector<float> nodes;
     for (const auto& of_rank : votes.all_norm_nodes()) nodes.insert(nodes.end(), of_rank.begin(), of_rank.end());
     const std::lock_guard lock{mutex};
     right += done;
     for (std::uint32_t r = 0; r < 3; ++r) {
-      const VoteSaid said = votes.said(r);
-      right += said.vote == Vote{world.membership().generation, 4, r != 2} && said.leaves == (r == 1) && said.stops == (r == 0) &&
-               said.audit_hash == 100 + r && said.audit_probability == 0.25 && said.update.passed.kind == 1 + r;
+      const VoteMessage message = votes.of_rank(r);
+      right += message.vote == Vote{world.membership().generation, 4, r != 2} && message.leaves == (r == 1) && message.stops == (r == 0) &&
+               message.audit_hash == 100 + r && message.audit_probability == 0.25 && message.update.passed.kind == 1 + r;
     }
     heard.emplace_back(votes.sum_of_losses(), votes.tokens(), nodes);
   });

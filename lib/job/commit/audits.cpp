@@ -35,12 +35,12 @@ Result<void> Job::Impl::audit_agrees() {
   const std::uint64_t step = decided_.applied() + 1;
   std::vector<std::uint64_t> hashes;
   for (std::uint32_t r = 0; r < world.size(); ++r) {
-    const VoteSaid said = votes_.said(r), first = votes_.said(0);
-    if (said.audit_probability != first.audit_probability)
+    const VoteMessage message = votes_.of_rank(r), first = votes_.of_rank(0);
+    if (message.audit_probability != first.audit_probability)
       throw Error{invalid(
           fmt::format("in step {} rank {} audits with probability {} and rank 0 with {}: call audit() on all ranks, with the same number",
-                      step, r, said.audit_probability, first.audit_probability))};
-    hashes.push_back(said.audit_hash);
+                      step, r, message.audit_probability, first.audit_probability))};
+    hashes.push_back(message.audit_hash);
   }
   const auto wrong = step_.audit().judge(step, hashes);
   if (!wrong) return {};

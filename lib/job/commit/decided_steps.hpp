@@ -55,7 +55,7 @@ class DecidedSteps {
   /// After a vote; see UpdateRecord.
   [[nodiscard]] std::optional<std::string> take_doubt() { return updates_.take_doubt(applied()); }
   /// What the vote says of the update.
-  [[nodiscard]] UpdateSaid said() const { return updates_.said(applied()); }
+  [[nodiscard]] UpdateReport report() const { return updates_.report(applied()); }
   /// False: the vote does not belong here; see StepCommit.
   [[nodiscard]] bool hear(Rank from, const Vote& vote) { return commit_.hear(from, vote); }
   /// What all members' votes came to.

@@ -21,7 +21,7 @@ class UpdateRecord {
   [[nodiscard]] const UpdateValues& voted() const { return voted_; }
   /// In the run of the program before this one, whose state this one took over.
   void set_voted(const UpdateValues& values) { voted_ = values; }
-  [[nodiscard]] UpdateSaid said(std::uint64_t step) const { return {voted_, memory_.of(step), memory_.tried(step)}; }
+  [[nodiscard]] UpdateReport report(std::uint64_t step) const { return {voted_, memory_.of(step), memory_.tried(step)}; }
   /// The step for which it voted is decided, and applied with what was passed.
   void decided(std::uint64_t step) { memory_.remember(step, voted_); }
   [[nodiscard]] const AnyOptimizer& optimizer() const { return optimizer_; }

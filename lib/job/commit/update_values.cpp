@@ -87,12 +87,12 @@ UpdateValues values_of(const AnyOptimizer& optimizer, const UpdateOptions& optio
   return {1 + static_cast<std::uint32_t>(kind_of(optimizer)), bits.all};
 }
 
-Result<void> check_update(std::uint64_t step, std::span<const UpdateSaid> by_rank) {
+Result<void> check_update(std::uint64_t step, std::span<const UpdateReport> by_rank) {
   std::vector<std::string> what;
   for (std::size_t r = 1; r < by_rank.size() && what.empty(); ++r)
     for (const Difference& d : differences(by_rank[0].passed, by_rank[r].passed))
       what.push_back(fmt::format("{} is {} on rank 0 and {} on rank {}", d.name, d.one, d.other, r));
-  const auto remembers = std::ranges::find_if(by_rank, [](const UpdateSaid& said) { return said.remembered.known(); });
+  const auto remembers = std::ranges::find_if(by_rank, [](const UpdateReport& report) { return report.remembered.known(); });
   const std::size_t between_ranks = what.size();
   for (std::size_t r = 0; r < by_rank.size() && remembers != by_rank.end() && what.size() == between_ranks; ++r)
     for (const Difference& d : differences(remembers->remembered, by_rank[r].passed))

@@ -26,7 +26,7 @@ static_assert(sizeof(UpdateValues) == 8 * sizeof(std::uint32_t));
 [[nodiscard]] UpdateValues values_of(const AnyOptimizer& optimizer, const UpdateOptions& options);
 
 /// What one rank's vote for a step says.
-struct UpdateSaid {
+struct UpdateReport {
   UpdateValues passed;      ///< To `apply`, now,
   UpdateValues remembered;  ///< and when the step was decided before; not known where it was not, or the rank does not remember;
   UpdateValues
@@ -34,7 +34,7 @@ struct UpdateSaid {
 };
 /// Success where all ranks passed the same values, those with which the step was decided before, and those with which they tried to apply it before. The failure names the step, each
 /// value that differs with both of its values, the ranks and the remedy. All ranks come to the same.
-[[nodiscard]] Result<void> check_update(std::uint64_t step, std::span<const UpdateSaid> by_rank);
+[[nodiscard]] Result<void> check_update(std::uint64_t step, std::span<const UpdateReport> by_rank);
 
 /// The same for a step that is decided already: by rank, the values with which it was applied or voted for; not known: neither. They
 /// differ where members did the step in two generations without knowing of each other.

@@ -16,7 +16,7 @@ namespace {
 struct VoteHeader {
   std::uint64_t number, lineage[2], step, finite, leaves, stops, saves, audit_hash;
   double audit_probability;
-  UpdateSaid update;
+  UpdateReport update;
   std::int64_t own;
 };
 constexpr std::size_t slot_bytes = sizeof(std::uint64_t) + sizeof(float);
@@ -60,7 +60,7 @@ void VoteExchange::set_slot(std::size_t i, float loss, std::uint64_t tokens) {
   my_tokens_[i] = tokens;
 }
 
-Result<void> VoteExchange::exchange(JobWorld& world, const VoteSaid& mine) {
+Result<void> VoteExchange::exchange(JobWorld& world, const VoteMessage& mine) {
   write(mine);
   ELRUN_TRY(world.exchange(exchange_.sends, exchange_.receives));
   tokens_ = 0;
@@ -68,7 +68,7 @@ Result<void> VoteExchange::exchange(JobWorld& world, const VoteSaid& mine) {
   return {};
 }
 
-void VoteExchange::write(const VoteSaid& mine) {
+void VoteExchange::write(const VoteMessage& mine) {
   ByteVector& blob = votes_[rank_];
   const Generation& generation = mine.vote.generation;
   const VoteHeader header{generation.number,
@@ -101,7 +101,7 @@ void VoteExchange::read(std::uint32_t rank) {
   get(blob, at, std::span{norm_nodes_[rank]});
 }
 
-VoteSaid VoteExchange::said(std::uint32_t rank) const {
+VoteMessage VoteExchange::of_rank(std::uint32_t rank) const {
   VoteHeader header{};
   get(votes_[rank], 0, std::span{&header, 1});
   return {.vote = {{header.number, {{header.lineage[0], header.lineage[1]}}}, header.step, header.finite != 0},

@@ -18,14 +18,14 @@
 namespace elrun::inline v0 {
 
 /// What one rank says with its vote.
-struct VoteSaid {
+struct VoteMessage {
   Vote vote;
   bool leaves = false;  ///< Its node leaves the job, and its agent does not know yet that the job may go on without it.
   bool stops = false;   ///< Its program asked for the job's end.
   bool saves = false;   ///< After this step is a save. The leader's counts, see save_interval.hpp.
   std::uint64_t audit_hash = 0;
   double audit_probability = 0;
-  UpdateSaid update;
+  UpdateReport update;
   Duration own{};  ///< See TimesSpent.
 };
 
@@ -44,8 +44,8 @@ class VoteExchange {
   [[nodiscard]] std::span<float> norm_nodes() { return norm_nodes_[rank_]; }
 
   /// Success: all below is there, of all ranks.
-  Result<void> exchange(JobWorld& world, const VoteSaid& mine);
-  [[nodiscard]] VoteSaid said(std::uint32_t rank) const;
+  Result<void> exchange(JobWorld& world, const VoteMessage& mine);
+  [[nodiscard]] VoteMessage of_rank(std::uint32_t rank) const;
   /// The sum of all slots' losses, by the canonical tree.
   [[nodiscard]] float sum_of_losses() const;
   [[nodiscard]] std::uint64_t tokens() const { return tokens_; }
@@ -53,7 +53,7 @@ class VoteExchange {
   [[nodiscard]] const std::vector<std::span<const float>>& all_norm_nodes() const { return norm_views_; }
 
  private:
-  void write(const VoteSaid& mine);
+  void write(const VoteMessage& mine);
   void read(std::uint32_t rank);
   std::vector<std::vector<std::uint32_t>> slots_;  // by rank
   std::uint32_t rank_ = 0;

@@ -112,7 +112,7 @@ Result<bool> RendezvousLine::try_to_host(std::vector<std::string> leads_to) {
     coordinator_.reset();
     // Another agent of this machine, or `elrun store`, was first. Where this very node is to serve, another program is more likely.
     if (served.failure().code == Code::already_exists && options().host_rule == HostRule::always &&
-        !std::exchange(told_of_taken_port_, true))
+        !std::exchange(reported_taken_port_, true))
       log_.warning(fmt::format(
           "port {} of this machine is taken already: this node does not serve the rendezvous, and joins the agent that does. If another program has the port, end it, or choose another port",
           options().endpoint->port));
@@ -192,11 +192,11 @@ void RendezvousLine::send(const NodeMessage& message) {
 
 void RendezvousLine::join(Join join) {
   // As long as workers run, what others were told of this node: a coordinator that did not tell them compares.
-  if (!join.resuming) told_address_ = address();
+  if (!join.resuming) advertised_address_ = address();
   join.who = setting_.who;
   join.run = setting_.run;
   join.version = ELRUN_VERSION;
-  join.address = told_address_;
+  join.address = advertised_address_;
   join.master_port = port_.hold(join.last, join.resuming);
   join.hint = options().node_rank;
   join.topology = options().topology;

@@ -114,9 +114,9 @@ class RendezvousLine {
   Generation newest_{};
   bool is_up_ = false, is_finished_ = false;
   NameLookup lookup_;  // whether the coordinator's name leads to this machine now
-  bool looking_up_ = false, told_of_taken_port_ = false;
+  bool looking_up_ = false, reported_taken_port_ = false;
   GenerationPort port_;
-  std::string told_address_;
+  std::string advertised_address_;
   std::string hosted_address_;  // of this node, when it serves the rendezvous for others
   std::unique_ptr<Coordinator> coordinator_;
   ElectedLink* elected_ = nullptr;  // link_, when etcd elects

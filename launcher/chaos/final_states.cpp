@@ -100,7 +100,7 @@ bool FinalStates::saw(std::string_view line, std::uint32_t node) {
   const auto step = number_after(line, step_mark_);
   const bool is_alone = world_.workers == 1;
   const std::uint32_t worker = is_alone ? 0 : worker_of(line, world_.workers, role_).value_or(all_workers);
-  Said& said = said_[{node, worker}];
+  Said& said = reported_[{node, worker}];
   if (worker != all_workers || said.step.has_value() != step.has_value() || (step && *step > *said.step)) {
     said = {step, {*std::move(state)}};
   } else if (step == said.step && said.states.size() < states_max && std::ranges::find(said.states, *state) == said.states.end()) {
@@ -109,17 +109,17 @@ bool FinalStates::saw(std::string_view line, std::uint32_t node) {
   return true;
 }
 
-void FinalStates::lost(std::uint32_t node, std::uint32_t local_rank) { said_.erase({node, local_rank}); }
+void FinalStates::lost(std::uint32_t node, std::uint32_t local_rank) { reported_.erase({node, local_rank}); }
 
 void FinalStates::lost(std::uint32_t node) {
-  std::erase_if(said_, [&](const auto& one) { return one.first.first == node; });
+  std::erase_if(reported_, [&](const auto& one) { return one.first.first == node; });
 }
 
 std::vector<ReportedState> FinalStates::states() const {
   std::optional<std::uint64_t> newest;
-  for (const auto& [speaker, said] : said_) newest = std::max(newest, said.step);
+  for (const auto& [speaker, said] : reported_) newest = std::max(newest, said.step);
   std::vector<ReportedState> states;
-  for (const auto& [speaker, said] : said_) {
+  for (const auto& [speaker, said] : reported_) {
     if (said.step && said.step < newest) continue;
     for (const std::string& state : said.states) {
       auto found = std::ranges::find(states, state, &ReportedState::state);

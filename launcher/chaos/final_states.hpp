@@ -67,7 +67,7 @@ class FinalStates {
   [[nodiscard]] std::string name_of(const Speaker& speaker) const;
   FaultWorld world_;
   std::string state_mark_, step_mark_, role_;
-  std::map<Speaker, Said> said_;
+  std::map<Speaker, Said> reported_;
 };
 
 }  // namespace elrun::inline v0::launcher

@@ -89,12 +89,12 @@ class Ckptd {
         clock_{clock},
         log_{log},
         files_{std::make_shared<PosixFiles>([log](const std::string& note) { log.info(note); }), limits},
-        told_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {}
+        save_ended_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {}
 
   int run() {
-    if (!told_) return exit_code::internal;
+    if (!save_ended_) return exit_code::internal;
     for (;;) {
-      std::vector<pollfd> looks{{STDIN_FILENO, POLLIN, 0}, {told_.get(), POLLIN, 0}};
+      std::vector<pollfd> looks{{STDIN_FILENO, POLLIN, 0}, {save_ended_.get(), POLLIN, 0}};
       for (const Connection& c : connections_) looks.push_back({c.socket.get(), POLLIN, 0});
       const int ready = ::poll(looks.data(), looks.size(), machine_.has_settled() ? 0 : -1);
       if (ready < 0 && errno != EINTR) return exit_code::internal;
@@ -320,7 +320,7 @@ class Ckptd {
 
   void finish_saves() {
     std::uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = ::read(told_.get(), &count, sizeof count);
+    [[maybe_unused]] const ssize_t got = ::read(save_ended_.get(), &count, sizeof count);
     for (auto save = saves_.begin(); save != saves_.end();) {
       RunningSave& it = *save->second;
       if (!it.is_over) {
@@ -350,14 +350,14 @@ class Ckptd {
 
   void wake() const {
     const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t ignored = ::write(told_.get(), &one, sizeof one);
+    [[maybe_unused]] const ssize_t ignored = ::write(save_ended_.get(), &one, sizeof one);
   }
 
   const Path agent_;
   const Clock& clock_;
   const Log& log_;
-  TimedFiles files_;  // one for all saves: as long as an operation is stuck all of them fail at once
-  const Fd told_;     // a save is over
+  TimedFiles files_;     // one for all saves: as long as an operation is stuck all of them fail at once
+  const Fd save_ended_;  // a save is over
   WriterMachine machine_;
   SlotRecord read_{};  // from a slot, for the event at hand: a save that it starts takes it
   std::list<Connection> connections_;

@@ -119,9 +119,9 @@ NoticeWatch::Turn NoticeWatch::on(const NoticeLook& look, Instant now) {
     return {.notice = fmt::format("{}: {}", name, look.words)};
   }
   Turn turn{.again = source_.kind == NoticeSource::Kind::file ? notice_file_every : notice_poll_every};
-  if (look.found == problem && !is_blind_ && (!told_at_ || now - *told_at_ >= notice_problem_every)) {
+  if (look.found == problem && !is_blind_ && (!logged_at_ || now - *logged_at_ >= notice_problem_every)) {
     is_blind_ = true;
-    told_at_ = now;
+    logged_at_ = now;
     turn.warning = fmt::format("--preempt_notice: {} cannot be looked at: {}; the job goes on, and elrun keeps trying", name, look.words);
   } else if (look.found == nothing && std::exchange(is_blind_, false)) {
     turn.info = fmt::format("--preempt_notice: {} can be looked at again", name);

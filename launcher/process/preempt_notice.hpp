@@ -68,7 +68,7 @@ class NoticeWatch {
  private:
   NoticeSource source_;
   bool has_notice_ = false, is_blind_ = false;  // blind: a problem was told, and no look was good since
-  std::optional<Instant> told_at_;
+  std::optional<Instant> logged_at_;
 };
 
 }  // namespace elrun::inline v0::launcher

@@ -14,7 +14,7 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr Duration leave_within = 10s;       // of all dead workers together, when this agent ends
-constexpr Duration told_after = 10s;         // of an end that takes long
+constexpr Duration warn_after = 10s;         // of an end that takes long
 constexpr Duration orphans_end_within = 2s;  // after SIGKILL the kernel needs microseconds, unless a driver hangs
 
 Path temporary_directory(const Variables& environment) {
@@ -142,12 +142,12 @@ void WorkerProcesses::release(LocalRank worker) {
 void WorkerProcesses::wait_for_end(LocalRank worker, const Spawn& successor) {
   Leaving& leaving = leaving_.at(worker);
   leaving.successor = successor;
-  leaving.tells.expires_after(told_after);
+  leaving.tells.expires_after(warn_after);
   leaving.tells.async_wait([this, worker, pid = leaving.child->pid()](const boost::system::error_code& cancelled) {
     if (!cancelled)
       log_.warning(fmt::format(
           "worker {} of this node is dead, but the kernel has not freed its memory and devices in {} (process {}): its successor starts when it has",
-          worker.value(), for_people(told_after), pid));
+          worker.value(), for_people(warn_after), pid));
   });
 }
 

@@ -112,9 +112,9 @@ std::optional<TrainJobStatus::Told> TrainJobStatus::answered(const Result<HttpRe
   every_ = !refuses_ ? train_job_every : std::min<Duration>(2 * every_, train_job_every_most);
   next_ = now + every_;
   if (!refuses_)
-    return std::exchange(told_, false) ? std::optional{Told{Level::info, "TrainJob status: the server takes it now"}} : std::nullopt;
+    return std::exchange(reported_, false) ? std::optional{Told{Level::info, "TrainJob status: the server takes it now"}} : std::nullopt;
   has_news_ = leads_;  // what it did not take, while it is this node's to say
-  if (std::exchange(told_, true)) return std::nullopt;
+  if (std::exchange(reported_, true)) return std::nullopt;
   const std::string why =
       reply.ok() ? fmt::format("the server answers {}{}", reply->status, reason_of(reply->body)) : message(reply.failure());
   return Told{Level::warning, fmt::format("TrainJob status: {}; the job goes on, and elrun keeps trying", why)};

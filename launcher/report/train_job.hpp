@@ -79,7 +79,7 @@ class TrainJobStatus {
   };
   std::optional<Base> base_;  // steps are counted from here for the time that is left
   bool has_news_ = false, is_posting_ = false, is_over_ = false;
-  bool refuses_ = false, told_ = false;  // the last one was not taken; a problem was told, and none was taken since
+  bool refuses_ = false, reported_ = false;  // the last one was not taken; a problem was told, and none was taken since
   Duration every_ = train_job_every;
   std::optional<Instant> next_;  // not before
 };

@@ -29,7 +29,7 @@ class CoordinatorLine {
   /// It runs this node's generation: a new one begins (`anew`), or it goes on with the one that is there.
   void serves(bool anew) {
     serves_ = true;
-    if (anew) told_job_ = false, waiting_for_.clear();
+    if (anew) reported_job_ = false, waiting_for_.clear();
   }
   [[nodiscard]] bool is_up() const { return is_up_; }
   [[nodiscard]] bool is_serving() const { return serves_; }
@@ -41,23 +41,23 @@ class CoordinatorLine {
   bool waits_for(const std::string& why) { return std::exchange(waiting_for_, why) != why; }
   [[nodiscard]] const std::string& waiting_for() const { return waiting_for_; }
   /// It spoke of a generation that runs without this node.
-  void hear(std::uint64_t generation) { heard_ = std::max(heard_, generation); }
-  [[nodiscard]] std::uint64_t heard() const { return heard_; }
+  void note_running(std::uint64_t generation) { newest_running_ = std::max(newest_running_, generation); }
+  [[nodiscard]] std::uint64_t newest_running() const { return newest_running_; }
 
   /// It was told in this generation that the workers are a Job's.
-  void told_job() { told_job_ = true; }
-  [[nodiscard]] bool knows_job() const { return told_job_; }
+  void note_job_reported() { reported_job_ = true; }
+  [[nodiscard]] bool knows_job() const { return reported_job_; }
   /// True when the coordinator was told something else, or nothing, about who has not joined the world yet.
   bool must_tell_starting(const WorkersStarting& starting) {
     const Starting told{starting.rank, starting.count, starting.opened};
-    if ((starting.count == 0 && !told_starting_) || told_starting_ == told) return false;
-    told_starting_ = told;
-    if (starting.count == 0) told_starting_.reset();
+    if ((starting.count == 0 && !reported_starting_) || reported_starting_ == told) return false;
+    reported_starting_ = told;
+    if (starting.count == 0) reported_starting_.reset();
     return true;
   }
-  void forget_starting() { told_starting_.reset(); }
+  void forget_starting() { reported_starting_.reset(); }
   /// Another coordinator may have come: all that it must know is sent again.
-  void forget_reports() { told_job_ = false, told_starting_.reset(); }
+  void forget_reports() { reported_job_ = false, reported_starting_.reset(); }
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
@@ -65,9 +65,9 @@ class CoordinatorLine {
   bool is_up_ = false;
   bool serves_ = false;
   bool fell_silent_ = false;
-  bool told_job_ = false;
-  std::optional<Starting> told_starting_;
-  std::uint64_t heard_ = 0;
+  bool reported_job_ = false;
+  std::optional<Starting> reported_starting_;
+  std::uint64_t newest_running_ = 0;
   std::string waiting_for_;  // the last reason, for people
 };
 

@@ -67,7 +67,7 @@ Actions Supervisor::on(const Event& event, Instant now) {
 
 void Supervisor::act(Action action) {
   if (const auto* signal = std::get_if<SignalGroup>(&action); signal != nullptr && signal->worker.value() < workers_.size())
-    workers_[signal->worker.value()].told_to_end = true;
+    workers_[signal->worker.value()].signalled_to_end = true;
   add(actions_, std::move(action));
 }
 void Supervisor::act(Actions actions) {
@@ -131,7 +131,7 @@ void Supervisor::join() {
     join.broken = (std::any_of(workers_.all().begin(), workers_.all().end(), failed) || generation_.lost_peers().any()) && !job_.is_over();
   }
   join.restarts = generation_.world().restarts;
-  join.heard = line_.heard();
+  join.heard = line_.newest_running();
   act(Send{join});
   // This coordinator may be a new one that does not know it, and the other members may have ended.
   if (job_.is_over()) act(Send{JobFinished{generation_.last()}});
@@ -180,7 +180,7 @@ void Supervisor::on_message(const Waiting& m) {
   const bool is_of_this = phase_ == Phase::running && m.running == generation_.last();
   if (line_.waits_for(m.why)) act(Say{Level::info, m.why, is_of_this});
   if (m.for_this_node && is_of_this) job_.know_as_job();
-  line_.hear(m.running.number);
+  line_.note_running(m.running.number);
   if (phase_ != Phase::joining || m.running.number != 0) deadlines_.clear(Wait::look_again);
   else if (!deadlines_.is_set(Wait::look_again)) deadlines_.set(Wait::look_again, now_ + look_again_every);
 }

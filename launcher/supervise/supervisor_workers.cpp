@@ -46,7 +46,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
     // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
     const bool ended_by_elrun = e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL;
     if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stop_.since())) tell_of_failure(i);
-    if (!e.ending.ok() && !w.told_to_end && job_.is_over()) say(Level::warning, after_the_end());
+    if (!e.ending.ok() && !w.signalled_to_end && job_.is_over()) say(Level::warning, after_the_end());
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
     return stop_if_done();
   }

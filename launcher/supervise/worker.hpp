@@ -114,8 +114,8 @@ struct Worker {
   ReturnTime returns{};
   bool ended_away = false;  ///< It has ended in its program, before it was back from the generation before.
   bool ready_to_leave = false;
-  bool told_to_end = false;  ///< elrun has sent it a signal that ends it.
-  std::string hung;          ///< Why it counts as hung; empty: it does not.
+  bool signalled_to_end = false;  ///< elrun has sent it a signal that ends it.
+  std::string hung;               ///< Why it counts as hung; empty: it does not.
   std::optional<Ending> ending;
   Instant failed_at{};
   WorkerDeath death{};

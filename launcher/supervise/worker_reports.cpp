@@ -55,7 +55,7 @@ Actions tell_job(CoordinatorLine& line, const NodeView& view) {
   const Workers& workers = view.workers.all();
   if (std::none_of(workers.begin(), workers.end(), [](const Worker& w) { return w.in_world() && w.session.opened && w.session.is_job; }))
     return {};
-  line.told_job();
+  line.note_job_reported();
   Actions actions;
   add(actions, Send{WorkersAreJob{view.generation.last()}});
   return actions;

@@ -17,19 +17,19 @@ class LogLimited {
  public:
   explicit LogLimited(std::uint32_t most = 20, Duration in = 10s) : most_{most}, in_{in} {}
   void operator()(const Log& log, Instant now, Level level, std::string_view text) {
-    if (now >= until_) said_ = 0, until_ = now + in_;
-    if (said_ >= most_) return void(++untold_);
-    ++said_;
-    const std::uint64_t untold = std::exchange(untold_, 0);
-    log(level, untold == 0 ? std::string{text} : std::string{text} + " (" + std::to_string(untold) + " more like this before)");
+    if (now >= until_) logged_ = 0, until_ = now + in_;
+    if (logged_ >= most_) return void(++dropped_);
+    ++logged_;
+    const std::uint64_t dropped = std::exchange(dropped_, 0);
+    log(level, dropped == 0 ? std::string{text} : std::string{text} + " (" + std::to_string(dropped) + " more like this before)");
   }
 
  private:
   const std::uint32_t most_;
   const Duration in_;
   Instant until_{};
-  std::uint32_t said_ = 0;
-  std::uint64_t untold_ = 0;
+  std::uint32_t logged_ = 0;
+  std::uint64_t dropped_ = 0;
 };
 
 }  // namespace elrun::inline v0

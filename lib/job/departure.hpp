@@ -13,24 +13,24 @@ class Departure {
   explicit Departure(Session& session) : session_{session} {}
 
   /// This member's node leaves, and its agent was not told yet. The next vote says so.
-  [[nodiscard]] bool is_untold() const { return session_.is_leaving() && !told_; }
+  [[nodiscard]] bool is_unreported() const { return session_.is_leaving() && !reported_; }
   void tell_agent() {
-    if (!is_untold()) return;
-    told_ = true;
+    if (!is_unreported()) return;
+    reported_ = true;
     session_.ready_to_leave();
   }
   /// This member's node leaves, and its agent knows that it may.
-  [[nodiscard]] bool is_told() const { return told_ && session_.is_leaving(); }
+  [[nodiscard]] bool is_reported() const { return reported_ && session_.is_leaving(); }
   /// Some member said so with its vote for the last decided step. All members have the same votes.
   void set_member_leaves(bool leaves) { member_leaves_ = leaves; }
   [[nodiscard]] bool member_leaves() const { return member_leaves_; }
   /// Asked once: it is saved by now.
   [[nodiscard]] bool take_member_leaves() { return std::exchange(member_leaves_, false); }
-  void begin_generation() { told_ = member_leaves_ = false; }
+  void begin_generation() { reported_ = member_leaves_ = false; }
 
  private:
   Session& session_;
-  bool member_leaves_ = false, told_ = false;
+  bool member_leaves_ = false, reported_ = false;
 };
 
 }  // namespace elrun::inline v0

@@ -285,7 +285,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
 /// decided, and would be lost with this node's shards. The others wait for it meanwhile.
 void Job::Impl::wait_until_left() {
   const Instant until = host.clock.now() + leave_wait;
-  while (departure_.is_told() && host.clock.now() < until) {
+  while (departure_.is_reported() && host.clock.now() < until) {
     if (world.over()) revoked(world);
     if (host.sleep) host.sleep(leave_look);
     else std::this_thread::sleep_for(leave_look);

@@ -104,7 +104,7 @@ void Job::Impl::close_slot() {
 Result<void> Job::Impl::exchange_votes(const Vote& mine) {
   const std::uint64_t step = decided_.applied();
   ELRUN_TRY(votes_.exchange(world, {.vote = mine,
-                                    .leaves = departure_.is_untold(),
+                                    .leaves = departure_.is_unreported(),
                                     .stops = decided_.asks_to_stop(),
                                     .saves = saves_.asks_for_save(step + 1),
                                     .audit_hash = step_.audit().hash(),

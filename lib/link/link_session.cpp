@@ -23,11 +23,11 @@
 #include "lib/base/quiet_thread.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/link/death_futex.hpp"
+#include "lib/link/known_generation.hpp"
 #include "lib/link/link_connector.hpp"
 #include "lib/link/message_stream.hpp"
 #include "lib/link/request_store.hpp"
 #include "lib/link/session_state.hpp"
-#include "lib/link/told_generation.hpp"
 #include "lib/link/world_host.hpp"
 
 namespace elrun::inline v0 {
@@ -45,7 +45,7 @@ std::string host_name() {
 }
 
 /// The state behind a LinkSession. Leaked in a forked child, whose link thread does not exist. One class although it has nearly 30 methods: it
-/// conducts, and has one short method for each word that a worker says or hears. What is decided is SessionState's, ToldGeneration's and LinkConnector's.
+/// conducts, and has one short method for each word that a worker says or hears. What is decided is SessionState's, KnownGeneration's and LinkConnector's.
 class Link {
  public:
   Link(LinkTarget target, Deadline deadline)
@@ -135,10 +135,10 @@ class Link {
   void start() {
     deadline_timer_.expires_after(deadline_.left(clock_.now()));
     deadline_timer_.async_wait([this](const ErrorCode& error) {
-      if (error || told_.has_place()) return;
+      if (error || known_.has_place()) return;
       deadline_timer_.expires_after(late_host_grace);
       deadline_timer_.async_wait([this](const ErrorCode& cancelled) {
-        if (!cancelled && !told_.has_place()) lose(no_answer_in_time());
+        if (!cancelled && !known_.has_place()) lose(no_answer_in_time());
       });
     });
     if (const auto* job = target_.operators(); job != nullptr && job->rank == Rank{0}) {
@@ -189,25 +189,25 @@ class Link {
   void on_message(const Message& message) {
     if (const auto* welcome = std::get_if<Welcome>(&message)) return on_welcome(*welcome);
     if (const auto* refusal = std::get_if<Refusal>(&message)) return lose(refusal->failure);
-    if (!told_.has_place()) {
-      if (const auto* early = std::get_if<GenerationOver>(&message)) told_.note_early_end(*early);
+    if (!known_.has_place()) {
+      if (const auto* early = std::get_if<GenerationOver>(&message)) known_.note_early_end(*early);
       return;
     }
-    if (const auto* over = std::get_if<GenerationOver>(&message); over != nullptr && told_.is_newest(over->generation)) {
+    if (const auto* over = std::get_if<GenerationOver>(&message); over != nullptr && known_.is_newest(over->generation)) {
       end(over->why);  // first: with the acknowledgement nothing is done for it any more
-      send(GenerationOver{told_.newest(), {.code = Code::generation_over}, Duration{returns_within_.load(std::memory_order_relaxed)}});
-    } else if (const auto* leave = std::get_if<PrepareToLeave>(&message); leave != nullptr && told_.is_newest(leave->generation)) {
+      send(GenerationOver{known_.newest(), {.code = Code::generation_over}, Duration{returns_within_.load(std::memory_order_relaxed)}});
+    } else if (const auto* leave = std::get_if<PrepareToLeave>(&message); leave != nullptr && known_.is_newest(leave->generation)) {
       state_.leave();
     } else if (const auto* reply = std::get_if<StoreReply>(&message)) {
       state_.answer(*reply);
-    } else if (const auto* job = std::get_if<JobOver>(&message); job != nullptr && told_.is_newest(job->generation)) {
+    } else if (const auto* job = std::get_if<JobOver>(&message); job != nullptr && known_.is_newest(job->generation)) {
       state_.job_is_over();
     }
   }
 
   void on_welcome(const Welcome& welcome) {
     state_.remember(welcome.remembered);
-    if (told_.has_place()) return on_next_place(welcome.place);
+    if (known_.has_place()) return on_next_place(welcome.place);
     Place place = welcome.place;
     if (place.membership.rank.value() != target_.hello.rank) {
       return lose({.code = Code::mismatch,
@@ -221,19 +221,19 @@ class Link {
       place.node = NodeId{host_name()};
       place.address = local_.host();
     }
-    std::optional<Failure> over = told_.enter_first(place.membership.generation);
+    std::optional<Failure> over = known_.enter_first(place.membership.generation);
     deadline_timer_.cancel();
     state_.welcome(std::move(place), std::move(over));
   }
 
   void on_next_place(const Place& place) {
-    if (told_.is_later(place.membership.generation) && state_.offer_next(place)) told_.enter_next(place.membership.generation);
+    if (known_.is_later(place.membership.generation) && state_.offer_next(place)) known_.enter_next(place.membership.generation);
   }
 
   void on_closed(const Failure& why) {
     heartbeat_.cancel();
     stream_.reset();
-    if (!told_.has_place() && target_.operators()) return connector_.connect_later(why);  // rank 0 may have been started again
+    if (!known_.has_place() && target_.operators()) return connector_.connect_later(why);  // rank 0 may have been started again
     const Failure gone{.code = Code::peer_lost,
                        .remedy = Remedy::exit_process,
                        .what = fmt::format("{} is gone: {}", target_.where, why.what),
@@ -270,7 +270,7 @@ class Link {
   std::unique_ptr<WorldHost> host_;
   SocketAddress local_;
   std::vector<Session::OnOver> on_over_;
-  ToldGeneration told_;
+  KnownGeneration known_;
 
   std::thread thread_;
 };

@@ -80,7 +80,7 @@ std::optional<Rank> RollCall::rank_of(Visitor visitor) const {
 }
 
 std::optional<RollCall::Visitor> EndOfJob::release_host(const std::map<Rank, RollCall::Member>& members) {
-  if (!host_ || !std::ranges::all_of(members, [&](const auto& entry) { return said_.contains(entry.first); })) return {};
+  if (!host_ || !std::ranges::all_of(members, [&](const auto& entry) { return reported_.contains(entry.first); })) return {};
   return std::exchange(host_, std::nullopt);
 }
 

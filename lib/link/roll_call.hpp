@@ -51,15 +51,15 @@ class EndOfJob {
  public:
   /// Once one rank has said that all decided the end, the job has succeeded, whatever dies.
   void say(Rank rank, RollCall::Visitor visitor) {
-    said_.insert(rank);
+    reported_.insert(rank);
     if (rank == Rank{0}) host_ = visitor;
   }
-  [[nodiscard]] bool has_begun() const { return !said_.empty(); }
+  [[nodiscard]] bool has_begun() const { return !reported_.empty(); }
   /// Rank 0's visitor, when it and all `members` that are there have said so. Once; then nothing.
   [[nodiscard]] std::optional<RollCall::Visitor> release_host(const std::map<Rank, RollCall::Member>& members);
 
  private:
-  std::set<Rank> said_;
+  std::set<Rank> reported_;
   std::optional<RollCall::Visitor> host_;  // waits to be told
 };
 

@@ -26,12 +26,12 @@ struct PutOffCall {
 /// Under way from `begin` until all nodes have said what they remember, or `end`. Calls that come meanwhile are put off, in their order. A value.
 class StoreAdoption {
  public:
-  void begin(std::uint32_t nodes) { nodes_to_hear_ = nodes; }
-  [[nodiscard]] bool is_under_way() const { return nodes_to_hear_ > 0; }
+  void begin(std::uint32_t nodes) { nodes_expected_ = nodes; }
+  [[nodiscard]] bool is_under_way() const { return nodes_expected_ > 0; }
   /// This node has said all that it remembers. True: so have all nodes; `end` is to follow.
-  [[nodiscard]] bool hear(std::uint32_t node) {
-    heard_.insert(node);
-    return heard_.size() >= nodes_to_hear_;
+  [[nodiscard]] bool note_reported(std::uint32_t node) {
+    reported_.insert(node);
+    return reported_.size() >= nodes_expected_;
   }
   /// A change of this key, with its version, as a node remembers it. False: another node's worker changed it later.
   [[nodiscard]] bool is_newest(const std::string& key, std::uint64_t version) {
@@ -67,8 +67,8 @@ class StoreAdoption {
     return taken;
   }
 
-  std::uint32_t nodes_to_hear_ = 0;                // 0: there is none
-  std::set<std::uint32_t> heard_;                  // nodes, by group rank
+  std::uint32_t nodes_expected_ = 0;               // 0: there is none
+  std::set<std::uint32_t> reported_;               // nodes, by group rank
   std::map<std::string, std::uint64_t> replayed_;  // versions of the keys that were replayed, also of those removed
   std::vector<PutOffCall> put_off_;
   std::uint64_t bytes_ = 0;

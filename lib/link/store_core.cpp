@@ -169,7 +169,7 @@ void StoreCore::replay(Answers& answers, StoreRequest request) {
   if (!adoption_.is_under_way() || request.generation != generation_ || over_) return;
   version_ = std::max(version_, request.version);
   if (request.op == StoreOp::relearned) {
-    if (!adoption_.hear(request.rank)) return;
+    if (!adoption_.note_reported(request.rank)) return;
     for (StoreAnswer& late : end_adoption()) answers.push_back(std::move(late));
     return;
   }

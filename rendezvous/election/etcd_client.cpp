@@ -77,7 +77,7 @@ class KeepAliveRpc final : public Rpc {
   KeepAliveRpc(LeaseId lease, EtcdClient::Answer<Duration> answer) : answer_{std::move(answer)} { request_.set_id(lease.value()); }
   void answer(const Result<void>& result) override {
     if (!result.ok()) return answer_(result.failure());
-    if (!stream_->heard()) return answer_(Failure{Code::unreachable, Remedy::retry, "etcd ended the stream without an answer"});
+    if (!stream_->has_read()) return answer_(Failure{Code::unreachable, Remedy::retry, "etcd ended the stream without an answer"});
     answer_(Duration{std::chrono::seconds{std::max<std::int64_t>(stream_->response().ttl(), 0)}});
   }
 
@@ -91,18 +91,18 @@ class KeepAliveRpc final : public Rpc {
       StartRead(&response_);
       StartCall();
     }
-    [[nodiscard]] bool heard() const { return heard_; }
+    [[nodiscard]] bool has_read() const { return has_read_; }
     [[nodiscard]] const pb::LeaseKeepAliveResponse& response() const { return response_; }
 
    private:
-    void OnReadDone(bool ok) override { heard_ = ok; }
+    void OnReadDone(bool ok) override { has_read_ = ok; }
     void OnDone(const grpc::Status& status) override {
       const Done done = std::move(done_);  // the task that it posts may destroy this
       done(status);
     }
     Done done_;
     pb::LeaseKeepAliveResponse response_;
-    bool heard_ = false;  // OnDone comes after it, and the posted task after that
+    bool has_read_ = false;  // OnDone comes after it, and the posted task after that
   };
 
   void begin(const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext& context, Done done) override {

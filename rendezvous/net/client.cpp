@@ -240,7 +240,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   void open() {
     const auto credentials = read_credentials(access_);  // anew: they may have been replaced
     if (!credentials.ok()) return failed(credentials.failure());
-    heard_ = false;
+    has_received_ = false;
     attempt_ = std::make_unique<Attempt>(loop_, *this, addresses_[next_address_], endpoint_.host, *credentials, timeouts_);
     arm(timer_, timeouts_.heartbeat_limit, [this] {
       if (!up_) attempt_->cancel(fmt::format("no answer within {:.3g} s", seconds(timeouts_.heartbeat_limit)));
@@ -280,7 +280,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   }
   void received(const CoordinatorMessage& message) override {
     if (over_) return;
-    heard_ = true;
+    has_received_ = true;
     const bool is_verdict = std::holds_alternative<Verdict>(message);
     if (is_verdict || std::holds_alternative<Refused>(message)) {  // nothing comes after it
       over_ = true;
@@ -302,7 +302,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     if (std::exchange(has_moved_, false) && !was_up) return start();
     const Address& address = addresses_[next_address_];
     const bool silent = was_up && tells_of_silence(why);
-    if (!was_up || (!heard_ && why.find("reset") != why.npos)) why += advice(why);  // its Join was not taken
+    if (!was_up || (!has_received_ && why.find("reset") != why.npos)) why += advice(why);  // its Join was not taken
     // Another address of the same name may answer; only the whole list counts as an attempt.
     if (!was_up && ++next_address_ < addresses_.size()) return open();
     failed({silent ? Code::deadline_passed : Code::unreachable, Remedy::retry, fmt::format("{}: {}", address.text, in_plain_words(why))});
@@ -374,7 +374,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   std::string last_reason_, local_address_;
   bool up_ = false;
   bool has_moved_ = false;            // the name leads elsewhere, and that is where the next attempt goes
-  bool heard_ = false;                // the coordinator has said something on this attempt
+  bool has_received_ = false;         // the coordinator has said something on this attempt
   bool over_ = false;                 // the last word was heard
   std::unique_ptr<Attempt> attempt_;  // last: it ends before what it speaks to
 };

@@ -189,8 +189,8 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     for (const auto& [number, stream] : streams_) stream->send(Waiting{text});
   }
   void tell_if_may_exit() {
-    if (!told_may_exit_ && on_may_exit_ && round_.verdict() && may_exit()) {
-      told_may_exit_ = true;
+    if (!reported_may_exit_ && on_may_exit_ && round_.verdict() && may_exit()) {
+      reported_may_exit_ = true;
       boost::asio::post(loop_, [this, self = std::weak_ptr{self_}] {
         if (!self.expired()) on_may_exit_();
       });
@@ -259,7 +259,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   std::uint64_t streams_made_ = 0;
   StoreCallers callers_;
   std::function<void()> on_may_exit_;
-  bool told_may_exit_ = false;
+  bool reported_may_exit_ = false;
   std::shared_ptr<StreamOwner*> self_ = std::make_shared<StreamOwner*>(this);  // posted tasks hold it weakly
   std::unique_ptr<StreamServer> server_;                                       // last: its streams speak to all of the above
 };

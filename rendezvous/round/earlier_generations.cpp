@@ -7,13 +7,13 @@
 
 namespace elrun::inline v0 {
 
-void EarlierGenerations::heard_of(const Join& join) {
+void EarlierGenerations::learn_from(const Join& join) {
   if (!ELRUN_PLANTED(floor_not_raised)) floor_ = std::max({floor_, join.last.number, join.heard});
 }
 
 void EarlierGenerations::note(const Join& join, Duration wait, Instant now) {
-  const bool heard_that_one_runs = join.heard > join.last.number || (may_run_ && join.last.number < first_floor_);
-  if (heard_that_one_runs && hold_until_ == Instant{}) hold_until_ = now + wait;
+  const bool knows_that_one_runs = join.heard > join.last.number || (may_run_ && join.last.number < first_floor_);
+  if (knows_that_one_runs && hold_until_ == Instant{}) hold_until_ = now + wait;
   // A member of the one on record that has ended it: nobody has to be waited for.
   if (may_run_ && !join.resuming && join.last.number > 0 && join.last.number == floor_) hold_until_ = now;
   if (!join.resuming && join.seat && join.last.number > (ended_ ? ended_->number : 0)) ended_ = join.last, ended_nodes_ = join.seat->nodes;

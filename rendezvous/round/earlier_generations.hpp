@@ -22,7 +22,7 @@ class EarlierGenerations {
   EarlierGenerations(std::uint64_t floor, bool may_run) : first_floor_{floor}, may_run_{may_run}, floor_{floor} {}
 
   /// A node joins, and says which generations it has seen or heard of.
-  void heard_of(const Join& join);
+  void learn_from(const Join& join);
   /// The same of a node that joins before a generation has begun here. `wait`: so long members of a generation that may still run are waited
   /// for.
   void note(const Join& join, Duration wait, Instant now);

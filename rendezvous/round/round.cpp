@@ -61,7 +61,7 @@ void Round::on(const StreamBroken& event, Instant now) {
   if (const std::optional<NodeId> id = nodes_.stream(event.stream).node) {
     Node& node = nodes_.at(*id);
     if (verdict_.is_given() && verdict_.end_of_stream_confirms(node.join, nodes_.is_in_process(node))) {
-      verdict_.heard(*id);
+      verdict_.confirmed(*id);
       remove(*id, false, now);
     } else {
       nodes_.change(node, [&](Node& n) {
@@ -152,7 +152,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
   } else if (const auto* leaves = std::get_if<Leave>(&message)) {
     leave(id, leaves->why, now);
   } else if (std::holds_alternative<VerdictReceived>(message)) {
-    if (verdict_.is_given()) verdict_.heard(id), remove(id, true, now);
+    if (verdict_.is_given()) verdict_.confirmed(id), remove(id, true, now);
   }
 }
 

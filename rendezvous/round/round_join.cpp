@@ -66,7 +66,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
 void Round::take(StreamNumber stream, const Join& join, Instant now) {
   const NodeId& id = join.who.node;
   terms_.agree(join);
-  earlier_.heard_of(join);
+  earlier_.learn_from(join);
   if (!generation().has_begun()) {
     earlier_.note(join, setup_.timeouts.recovery, now);
     budget_.count_on_from(join.restarts, options().max_restarts, static_cast<std::uint32_t>(generation_jump_max));

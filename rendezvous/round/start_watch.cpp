@@ -11,12 +11,12 @@ namespace elrun::inline v0 {
 bool StartWatch::note(const NodeId& node, const WorkersStarting& said, Instant began, Duration delay, Instant now) {
   bool was_last = false;
   if (said.count == 0) {
-    was_last = starting_.erase(node) > 0 && starting_.empty() && told_;
+    was_last = starting_.erase(node) > 0 && starting_.empty() && reported_;
   } else {
     starting_[node] = {said.rank, said.count, said.opened, said.watched, std::max(now - said.ago, began)};
     if (!tell_at_) tell_at_ = now + delay;
   }
-  if (starting_.empty()) told_ = false, tell_at_.reset();
+  if (starting_.empty()) reported_ = false, tell_at_.reset();
   return was_last;
 }
 

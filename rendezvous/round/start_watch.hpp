@@ -40,7 +40,7 @@ class StartWatch {
   /// The generation is over.
   void end() { starting_.clear(); }
   /// Another one begins.
-  void begin() { starting_.clear(), tell_at_.reset(), told_ = false; }
+  void begin() { starting_.clear(), tell_at_.reset(), reported_ = false; }
 
   [[nodiscard]] const std::map<NodeId, Starting>& all() const { return starting_; }
   /// Others of the members wait for a start: neither all of them are starting, nor are the rest `done`.
@@ -60,7 +60,7 @@ class StartWatch {
   /// True if it is time for that; then the next time is `starting_told_every` later.
   [[nodiscard]] bool tell(Instant now) {
     if (!tell_at_ || now < *tell_at_) return false;
-    tell_at_ = now + starting_told_every, told_ = true;
+    tell_at_ = now + starting_told_every, reported_ = true;
     return true;
   }
   /// What they are told: for whom `waiting` members wait, and what happens if that lasts. `can_spare`: the others can go on without those that
@@ -72,7 +72,7 @@ class StartWatch {
   ELRUN_COMPARED_IN_SIMULATION
   std::map<NodeId, Starting> starting_;
   std::optional<Instant> tell_at_;
-  bool told_ = false;
+  bool reported_ = false;
 };
 
 }  // namespace elrun::inline v0

@@ -20,7 +20,7 @@ class Succession {
   /// Another coordinator begins the next generation.
   [[nodiscard]] bool is_due() const { return elected_ && own_node_left_; }
   /// True once, where another one should begin it and none may: this one begins it all the same.
-  [[nodiscard]] bool has_nobody() { return is_due() && !std::exchange(told_of_nobody_, true); }
+  [[nodiscard]] bool has_nobody() { return is_due() && !std::exchange(reported_nobody_, true); }
   /// True once: the leadership is to be handed over now.
   [[nodiscard]] bool hand_over() { return is_due() && !std::exchange(handed_over_, true); }
 
@@ -29,7 +29,7 @@ class Succession {
   bool elected_;
   bool own_node_left_ = false;
   bool handed_over_ = false;
-  bool told_of_nobody_ = false;
+  bool reported_nobody_ = false;
 };
 
 }  // namespace elrun::inline v0

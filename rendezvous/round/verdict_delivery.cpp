@@ -22,7 +22,7 @@ bool VerdictDelivery::end_of_stream_confirms(const Join& join, bool in_process) 
 }
 
 std::optional<Instant> VerdictDelivery::lingers_until(const NodeTable& nodes, std::uint32_t nodes_max) const {
-  if (verdict_->exit_code != 0 || heard_.size() + nodes.all().size() >= nodes_max) return {};
+  if (verdict_->exit_code != 0 || confirmed_.size() + nodes.all().size() >= nodes_max) return {};
   return given_at_ + late_linger;
 }
 
@@ -37,7 +37,7 @@ std::optional<std::string> VerdictDelivery::linger_text(const NodeTable& nodes, 
   const auto until = lingers_until(nodes, nodes_max);
   if (!until || now >= *until || !only_own_node_is_here(nodes)) return {};
   linger_told_ = true;
-  const std::size_t more = nodes_max - heard_.size() - nodes.all().size();
+  const std::size_t more = nodes_max - confirmed_.size() - nodes.all().size();
   return fmt::format(
       "the job is done; the coordinator stays for another {:.0f} s: {} more may come (--nnodes), and would begin the job again if nobody told them",
       std::ceil(seconds(*until - now)), count_of(more, "node"));

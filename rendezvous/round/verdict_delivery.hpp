@@ -30,7 +30,7 @@ class VerdictDelivery {
   void give(Verdict verdict, Instant now) { verdict_ = std::move(verdict), given_at_ = now; }
 
   /// The node has read it, and is about to go.
-  void heard(const NodeId& node) { heard_.insert(node); }
+  void confirmed(const NodeId& node) { confirmed_.insert(node); }
   /// The end of the node's stream means that it has read it. A node that confirms it would have said so: it comes again.
   [[nodiscard]] bool end_of_stream_confirms(const Join& join, bool in_process) const;
 
@@ -48,7 +48,7 @@ class VerdictDelivery {
   ELRUN_COMPARED_IN_SIMULATION
   std::optional<Verdict> verdict_;
   Instant given_at_{};
-  std::set<NodeId> heard_;
+  std::set<NodeId> confirmed_;
   bool linger_told_ = false;
 };
 

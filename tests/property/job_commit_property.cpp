@@ -32,7 +32,7 @@ struct World {
       const Member& m = members[i];
       const Knowledge& n = m.commit.knowledge();
       k.insert(k.end(), {m.alive, n.applied, n.decided, n.voted, m.state, sent[i].size()});
-      for (std::size_t from = 0; from < members.size(); ++from) k.push_back(read[i][from] * 2 + m.commit.heard()[from]);
+      for (std::size_t from = 0; from < members.size(); ++from) k.push_back(read[i][from] * 2 + m.commit.received()[from]);
     }
     return k;
   }

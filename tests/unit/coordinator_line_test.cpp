@@ -39,8 +39,8 @@ TEST_CASE("a reason to wait is news once", "[line]") {
   CHECK(line.waits_for("1 of 2 nodes"));
   CHECK_FALSE(line.waits_for("1 of 2 nodes"));
   CHECK(line.waits_for("2 of 3 nodes"));
-  line.hear(7), line.hear(5);
-  CHECK(line.heard() == 7);
+  line.note_running(7), line.note_running(5);
+  CHECK(line.newest_running() == 7);
 }
 
 TEST_CASE("what the coordinator knows is not told again, until another one may have come", "[line]") {
@@ -50,14 +50,14 @@ TEST_CASE("what the coordinator knows is not told again, until another one may h
   starting.count = 2;
   CHECK(line.must_tell_starting(starting));
   CHECK_FALSE(line.must_tell_starting(starting));
-  line.told_job();
+  line.note_job_reported();
   line.forget_reports();
   CHECK_FALSE(line.knows_job());
   CHECK(line.must_tell_starting(starting));
   starting.count = 0;
   CHECK(line.must_tell_starting(starting));
   CHECK_FALSE(line.must_tell_starting(starting));
-  line.told_job();
+  line.note_job_reported();
   line.serves(false);
   CHECK(line.knows_job());
   line.serves(true);

@@ -23,9 +23,9 @@ Join knows(std::uint64_t last, std::uint64_t heard = 0) {
 TEST_CASE("numbers begin above all that any node or the record knows of", "[earlier_generations]") {
   EarlierGenerations earlier{3, false};
   CHECK(earlier.none_is_new());
-  earlier.heard_of(knows(5));
-  earlier.heard_of(knows(4, 7));
-  earlier.heard_of(knows(6));
+  earlier.learn_from(knows(5));
+  earlier.learn_from(knows(4, 7));
+  earlier.learn_from(knows(6));
   CHECK(earlier.floor() == 7);
   CHECK_FALSE(earlier.none_is_new());
   CHECK(earlier.next_number() == 8);

@@ -143,16 +143,16 @@ TEST_CASE("the agent of a node that leaves is told once in a generation that the
   departure.tell_agent();
   CHECK(session.ready_at.empty());  // nobody asked
   session.leaves_at = 0;
-  CHECK(departure.is_untold());
-  CHECK_FALSE(departure.is_told());
+  CHECK(departure.is_unreported());
+  CHECK_FALSE(departure.is_reported());
   departure.tell_agent();
   departure.tell_agent();
   CHECK(session.ready_at.size() == 1);
-  CHECK_FALSE(departure.is_untold());
-  CHECK(departure.is_told());
+  CHECK_FALSE(departure.is_unreported());
+  CHECK(departure.is_reported());
   departure.begin_generation();
-  CHECK(departure.is_untold());
-  CHECK_FALSE(departure.is_told());
+  CHECK(departure.is_unreported());
+  CHECK_FALSE(departure.is_reported());
 }
 
 TEST_CASE("that a member leaves is acted on once, and forgotten with the generation", "[departure]") {

@@ -2,8 +2,8 @@
 #include <optional>
 #include <thread>
 
+#include "lib/link/known_generation.hpp"
 #include "lib/link/session_state.hpp"
-#include "lib/link/told_generation.hpp"
 #include "tests/support/catch.hpp"
 
 namespace elrun::test {
@@ -192,7 +192,7 @@ TEST_CASE("the end of a job is confirmed in time, or it is said that it was not"
 TEST_CASE("a word about another generation than the newest is passed over; an end that comes before the first place counts with it",
           "[session]") {
   const Generation first{3, {{7, 7}}}, next{4, {{7, 7}}}, foreign{3, {{8, 8}}};
-  ToldGeneration told;
+  KnownGeneration told;
   CHECK_FALSE(told.has_place());
   CHECK_FALSE(told.is_newest(Generation{}));  // of which no end can be told
   SECTION("the end of its own generation") {

@@ -248,8 +248,8 @@ TEST_CASE("an adoption lasts until all nodes have said what they remember, and p
   CHECK_FALSE(adoption.is_under_way());
   adoption.begin(2);
   CHECK(adoption.is_under_way());
-  CHECK_FALSE(adoption.hear(0));
-  CHECK_FALSE(adoption.hear(0));  // a node counts once
+  CHECK_FALSE(adoption.note_reported(0));
+  CHECK_FALSE(adoption.note_reported(0));  // a node counts once
   CHECK(adoption.is_newest("k", 4));
   CHECK_FALSE(adoption.is_newest("k", 4));
   CHECK_FALSE(adoption.is_newest("k", 3));
@@ -263,7 +263,7 @@ TEST_CASE("an adoption lasts until all nodes have said what they remember, and p
   CHECK(adoption.calls() == 3);
   CHECK(adoption.bytes() == 6);
   SECTION("in their order") {
-    CHECK(adoption.hear(1));
+    CHECK(adoption.note_reported(1));
     const auto calls = adoption.end();
     REQUIRE(calls.size() == 3);
     for (std::size_t i = 0; i < 3; ++i) CHECK(calls[i].request.keys[0].size() == i + 1);
@@ -272,7 +272,7 @@ TEST_CASE("an adoption lasts until all nodes have said what they remember, and p
     CHECK(adoption.calls() == 0);
     adoption.begin(1);
     CHECK(adoption.is_newest("k", 1));  // nothing is known of the one before
-    CHECK(adoption.hear(1));
+    CHECK(adoption.note_reported(1));
   }
   SECTION("not of a caller that is gone") {
     adoption.forget(ann);

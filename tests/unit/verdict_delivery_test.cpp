@@ -30,7 +30,7 @@ TEST_CASE("the coordinator stays until every node has heard of a failure, or had
   table.wait("a", given);
   CHECK_FALSE(delivery.may_end(table.nodes, 2, linger, given + linger - 1ms));
   CHECK(delivery.may_end(table.nodes, 2, linger, given + linger));
-  delivery.heard(a);
+  delivery.confirmed(a);
   table.nodes.erase(a);
   CHECK(delivery.may_end(table.nodes, 2, linger, given));
   CHECK_FALSE(delivery.lingers_until(table.nodes, 2));
@@ -43,7 +43,7 @@ TEST_CASE("after success it stays for nodes that come late, unless as many as th
   CHECK(delivery.lingers_until(table.nodes, 2) == given + late_linger);
   CHECK_FALSE(delivery.may_end(table.nodes, 2, linger, given + linger));
   CHECK(delivery.may_end(table.nodes, 2, linger, given + late_linger));
-  delivery.heard(a);
+  delivery.confirmed(a);
   table.nodes.erase(a);
   CHECK_FALSE(delivery.may_end(table.nodes, 2, linger, given + linger));
   SECTION("a node that is here counts as well") {
@@ -52,7 +52,7 @@ TEST_CASE("after success it stays for nodes that come late, unless as many as th
     CHECK(delivery.may_end(table.nodes, 2, linger, given + linger));
   }
   SECTION("all have heard it") {
-    delivery.heard(b);
+    delivery.confirmed(b);
     CHECK(delivery.may_end(table.nodes, 2, linger, given));
   }
   SECTION("no node has said how many there may be") { CHECK_FALSE(delivery.lingers_until(table.nodes, 0)); }
@@ -63,7 +63,7 @@ TEST_CASE("why the coordinator stays is told once, when all that are here have h
   Table table;
   table.wait("a", given);
   CHECK_FALSE(delivery.linger_text(table.nodes, 3, given));
-  delivery.heard(a);
+  delivery.confirmed(a);
   table.nodes.erase(a);
   CHECK(delivery.linger_text(table.nodes, 3, given + 1s) ==
         "the job is done; the coordinator stays for another 9 s: 2 nodes more may come (--nnodes), and would begin the job again if nobody "

@@ -197,7 +197,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
                           .drained = drained};
     if (group_.lost_peer) view.lost = group_.lost_peer();
     const Next next = life_.look(view);
-    if (life_.state() == CommunicatorState::ready && !std::exchange(told_made_, true)) mailbox_.made();
+    if (life_.state() == CommunicatorState::ready && !std::exchange(reported_made_, true)) mailbox_.made();
     if (next == Next::end && !life_.has_failed()) answered("ncclCommDestroy", nccl_.comm_destroy(std::exchange(comm_, nullptr)));
     return next;
   }
@@ -312,7 +312,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   std::vector<Running> running_;
   std::vector<std::shared_ptr<Request>> failed_in_issue_;
   std::vector<OwnedEvent> spare_events_;
-  bool told_made_ = false;
+  bool reported_made_ = false;
   std::thread helper_;  // aborts
 };
 

@@ -10,8 +10,8 @@
 namespace elrun::inline v0 {
 
 void ArrayMeeting::tell(const JobWorld& world, std::string what) {
-  if (world.leads() && what != told_) log_.info(what);
-  told_ = std::move(what);
+  if (world.leads() && what != logged_) log_.info(what);
+  logged_ = std::move(what);
 }
 
 Result<void> ArrayMeeting::meet(JobWorld& world) {

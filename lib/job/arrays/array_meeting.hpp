@@ -36,7 +36,7 @@ class ArrayMeeting {
   const Clock& clock_;
   const Log& log_;
   std::string problem_;  // of this rank: a group that it could not make stays a reason not to try again
-  std::string told_;
+  std::string logged_;
 };
 
 }  // namespace elrun::inline v0

@@ -11,7 +11,7 @@ bool is_newer(const Generation& a, const Generation& b) { return a.number != b.n
 StepCommit::StepCommit(Membership me, std::uint64_t applied, Generation decided_in)
     : me_{me},
       known_{.applied = applied, .decided = applied, .voted = applied, .decided_in = decided_in},
-      heard_(me.world.value(), false) {}
+      received_(me.world.value(), false) {}
 
 Vote StepCommit::vote(bool finite) {
   ELRUN_ASSERT(known_.voted == known_.applied);
@@ -22,11 +22,11 @@ Vote StepCommit::vote(bool finite) {
 }
 
 bool StepCommit::hear(Rank from, const Vote& vote) {
-  if (vote.generation != me_.generation || vote.step != known_.applied || from.value() >= heard_.size()) return false;
-  if (heard_[from.value()]) return false;
-  heard_[from.value()] = true;
+  if (vote.generation != me_.generation || vote.step != known_.applied || from.value() >= received_.size()) return false;
+  if (received_[from.value()]) return false;
+  received_[from.value()] = true;
   finite_ = finite_ && vote.finite;
-  if (++heard_count_ == heard_.size()) {
+  if (++received_count_ == received_.size()) {
     ELRUN_ASSERT(known_.voted > known_.applied);  // my own vote is one of them
     known_.decided = known_.applied + 1;
     known_.decided_in = me_.generation;
@@ -37,8 +37,8 @@ bool StepCommit::hear(Rank from, const Vote& vote) {
 void StepCommit::applied() {
   if (known_.applied == known_.decided) return;
   known_.applied = known_.decided;
-  std::fill(heard_.begin(), heard_.end(), false);
-  heard_count_ = 0;
+  std::fill(received_.begin(), received_.end(), false);
+  received_count_ = 0;
   finite_ = true;
 }
 

@@ -57,13 +57,13 @@ class StepCommit {
   /// What `recover` found out: the step for which this member voted is decided, and where.
   void learn(std::uint64_t decided, const Generation& in);
   /// Which members' votes for the next step were heard.
-  [[nodiscard]] const std::vector<bool>& heard() const { return heard_; }
+  [[nodiscard]] const std::vector<bool>& received() const { return received_; }
 
  private:
   Membership me_{};
   Knowledge known_{};
-  std::vector<bool> heard_;
-  std::uint32_t heard_count_ = 0;
+  std::vector<bool> received_;
+  std::uint32_t received_count_ = 0;
   bool finite_ = true;
 };
 

@@ -13,7 +13,7 @@ void PendingRequests::begin(const Phase& phase) {
     ELRUN_ASSERT(!next_);
     next_ = phase;
   } else {
-    ELRUN_ASSERT(!said_ && leaves_.empty());
+    ELRUN_ASSERT(!sent_ && leaves_.empty());
     at_ = phase;
   }
 }
@@ -33,27 +33,27 @@ void PendingRequests::prefetch(std::uint32_t unit) {
 }
 
 void PendingRequests::forget(std::uint32_t unit) {
-  ELRUN_ASSERT(!said_ || said_->gather != unit);
+  ELRUN_ASSERT(!sent_ || sent_->gather != unit);
   if (predicted_ == unit) predicted_.reset();
   here_[unit] = false;
 }
 
 Need PendingRequests::say() {
-  ELRUN_ASSERT(has_request() && !said_);
+  ELRUN_ASSERT(has_request() && !sent_);
   Need need{.phase = *at_};
   if (const auto unit = wanted_ ? wanted_ : predicted_) need.gather = *unit;
   if (!leaves_.empty()) need.hand_off = leaves_.front();
   need.last = ended_ && leaves_.size() <= 1;
   std::exchange(wanted_ ? wanted_ : predicted_, std::nullopt);
-  said_ = need;
+  sent_ = need;
   return need;
 }
 
 void PendingRequests::heard(std::span<const Need> by_rank, std::uint32_t me) {
-  ELRUN_ASSERT(said_);
-  if (said_->gather != Need::nothing) here_[said_->gather] = true;
+  ELRUN_ASSERT(sent_);
+  if (sent_->gather != Need::nothing) here_[sent_->gather] = true;
   if (by_rank[me].hand_off != Need::nothing) leaves_.pop_front();
-  said_.reset();
+  sent_.reset();
   if (!std::ranges::all_of(by_rank, [](const Need& need) { return need.last != 0; })) return;
   at_ = std::exchange(next_, std::nullopt);
   ended_ = false;

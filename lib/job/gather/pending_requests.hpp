@@ -51,17 +51,17 @@ class PendingRequests {
   /// The round is over: what all said, as far as it was done, and by whom this was.
   void heard(std::span<const Need> by_rank, std::uint32_t me);
   /// The round failed.
-  void lost() { said_.reset(); }
+  void lost() { sent_.reset(); }
 
  private:
   /// Or is here already.
-  [[nodiscard]] bool comes(std::uint32_t unit) const { return here_[unit] || (said_ && said_->gather == unit); }
+  [[nodiscard]] bool comes(std::uint32_t unit) const { return here_[unit] || (sent_ && sent_->gather == unit); }
   std::optional<Phase> at_, next_;
   bool ended_ = false;  // of the phase at hand
   std::optional<std::uint32_t> wanted_, predicted_;
   std::deque<std::uint32_t> leaves_;
   std::vector<bool> here_;  // by unit
-  std::optional<Need> said_;
+  std::optional<Need> sent_;
 };
 
 }  // namespace elrun::inline v0

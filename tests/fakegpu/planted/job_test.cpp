@@ -33,7 +33,7 @@ std::unique_ptr<Memory> memory_of(std::uint32_t rank) {
 }
 
 /// What a world tells that differs from the right one: its failures and its state.
-std::string told_by(const std::vector<Member>& members, std::uint64_t right) {
+std::string named_by(const std::vector<Member>& members, std::uint64_t right) {
   std::string told;
   for (const Member& member : members) {
     if (member.failure) told += message(*member.failure) + '\n';
@@ -53,7 +53,7 @@ std::uint64_t right_state(const Program& program) {
 std::string train(std::uint32_t world, const Program& program, std::uint64_t right) {
   std::vector<std::unique_ptr<Memory>> memories;
   for (std::uint32_t r = 0; r < world; ++r) memories.push_back(memory_of(r));
-  return told_by(run_world({.world = world, .arrays = [&](std::uint32_t rank) { return memories[rank].get(); }}, program), right);
+  return named_by(run_world({.world = world, .arrays = [&](std::uint32_t rank) { return memories[rank].get(); }}, program), right);
 }
 
 ToyOptions options_of(Placement placement, DType leaves, ToyWeights weights) {
@@ -193,7 +193,7 @@ std::string broken() {
   const auto born = std::make_shared<std::atomic<std::uint32_t>>(0);
   ElasticWorld world{2, fates, program, {}, [born] { return memory_of((*born)++); }, {nccl_facts, join_device_collectives}};
   const auto& results = world.wait();
-  return told_by({results.begin(), results.end()}, right);
+  return named_by({results.begin(), results.end()}, right);
 }
 
 struct Bug {
@@ -246,7 +246,7 @@ constexpr Bug bugs[] = {
 };
 
 /// Whether anything tells of a bug: a report, a failure, wrong bits. The devices are fresh afterwards.
-std::string told_of(const Bug& bug, int number, std::uint64_t seed) {
+std::string report_of(const Bug& bug, int number, std::uint64_t seed) {
   fakegpu::set_seed(seed);
   planted = number;
   std::string told;
@@ -269,9 +269,9 @@ TEST_CASE("a bug in what a job does with devices is found with every seed, and n
   for (const Bug& bug : bugs)
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       INFO(bug.number << ", " << bug.what << ", seed " << seed);
-      CHECK(told_of(bug, bug.number, seed) != "");
+      CHECK(report_of(bug, bug.number, seed) != "");
     }
   for (const auto scenario :
        {whole, whole_bf16, sharded, sharded_bf16, rounded, streams, late_losses, reads_and_writes, moved_and_freed, given_up, broken})
-    for (std::uint64_t seed = 1; seed <= seeds; ++seed) CHECK(told_of({0, "", scenario}, 0, seed) == "");
+    for (std::uint64_t seed = 1; seed <= seeds; ++seed) CHECK(report_of({0, "", scenario}, 0, seed) == "");
 }

@@ -107,7 +107,7 @@ constexpr Bug bugs[] = {
 };
 
 /// Whether anything tells of a bug: a report, an error, wrong bits. The device is fresh afterwards.
-std::string told_of(const Bug& bug, int number, std::uint64_t seed) {
+std::string report_of(const Bug& bug, int number, std::uint64_t seed) {
   fakegpu::set_seed(seed);
   planted = number;
   std::string told;
@@ -127,7 +127,7 @@ TEST_CASE("a bug in a kernel of the product is found with every seed, and none i
   for (const Bug& bug : bugs)
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       INFO(bug.what << ", seed " << seed);
-      CHECK(told_of(bug, bug.number, seed) != "");
-      if (bug.number == 1 || bug.is_found != (&bug - 1)->is_found) CHECK(told_of(bug, 0, seed) == "");
+      CHECK(report_of(bug, bug.number, seed) != "");
+      if (bug.number == 1 || bug.is_found != (&bug - 1)->is_found) CHECK(report_of(bug, 0, seed) == "");
     }
 }

@@ -89,7 +89,7 @@ constexpr Bug bugs[] = {
 };
 
 /// Whether anything tells of a bug: a report, an error, wrong bits. The device is fresh afterwards.
-std::string told_of(const Bug& bug, int number, std::uint64_t seed) {
+std::string report_of(const Bug& bug, int number, std::uint64_t seed) {
   fakegpu::set_seed(seed);
   planted = number;
   std::string told;
@@ -110,7 +110,7 @@ TEST_CASE("a bug in a sample's kernels is found with every seed, and none is whe
   for (const Bug& bug : bugs)
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       INFO(bug.number << ", " << bug.what << ", seed " << seed);
-      CHECK(told_of(bug, bug.number, seed) != "");
-      CHECK(told_of(bug, 0, seed) == "");
+      CHECK(report_of(bug, bug.number, seed) != "");
+      CHECK(report_of(bug, 0, seed) == "");
     }
 }

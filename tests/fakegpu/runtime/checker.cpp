@@ -89,7 +89,7 @@ inline void Checker::check_cell(Cell& cell, Access access, const Place& place) {
     const bool both_atomic = access == Access::atomic && cell.writer == atomic_access && cell.written >= turn_begin_;
     if (!both_atomic && !in_order(cell.written, cell.writer)) check_after(cell.written, cell.writer, true, access, place);
   } else if (access != Access::write && (place.allocation->kind == MemoryKind::device || place.allocation->kind == MemoryKind::shared)) {
-    if (told_.insert(std::to_string(operation_) + "unwritten" + std::to_string(place.allocation->number)).second)
+    if (reported_.insert(std::to_string(operation_) + "unwritten" + std::to_string(place.allocation->number)).second)
       report(who() + " reads what nothing has written: " + bytes_at(place.offset, place.bytes) + " of " + place.allocation->name());
     cell = {history_.now(), 0, whole_operation, 0};  // told once
   }
@@ -109,7 +109,7 @@ Allocation* Checker::usable(const void* p, std::size_t bytes, Access access) {
   if (recent != nullptr && recent->open && recent->contains(p, bytes)) return recent;
   Allocation* const a = memory_.near(p);
   const auto bad = [&](const std::string& what) {
-    if (told_.insert(std::to_string(operation_) + what).second)
+    if (reported_.insert(std::to_string(operation_) + what).second)
       report(who() + " " + verb(access) + " " + std::to_string(bytes) + " bytes " + what);
     return nullptr;
   };
@@ -200,7 +200,7 @@ void Checker::conflict(Stamp stamp, ThreadMark mark, bool earlier_wrote, Access 
   const char* did = earlier_wrote ? (mark == atomic_access ? "changed atomically" : "wrote") : "read";
   const std::string key =
       std::to_string(turn.operation) + did + std::to_string(operation_) + verb(access) + std::to_string(place.allocation->number);
-  if (!told_.insert(key).second) return;
+  if (!reported_.insert(key).second) return;
   if (turn.operation == operation_)
     return report("race inside one launch: " + who() + " " + verb(access) + " " + where + ", which " + thread_name(mark) +
                   (stamp < thread_.block_begin ? " of another block " : " ") + did + ", and no barrier is between them");

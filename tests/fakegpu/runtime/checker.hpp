@@ -98,8 +98,8 @@ class Checker {
   std::array<Turns, 8> known_in_order_{};  ///< Turns that ended before this operation began, lately asked for.
   unsigned known_next_ = 0;
   ReaderSets readers_;
-  std::array<Allocation*, 64> recent_{};  ///< By the number of the page.
-  std::unordered_set<std::string> told_;  ///< One report per pair of operations and allocation.
+  std::array<Allocation*, 64> recent_{};      ///< By the number of the page.
+  std::unordered_set<std::string> reported_;  ///< One report per pair of operations and allocation.
 };
 
 }  // namespace fakegpu

@@ -10,7 +10,7 @@ namespace elrun::sim {
 namespace {
 
 constexpr Duration wire_look = 1s;
-constexpr Duration told_within = 3s;  // of each other, of two that notice the same
+constexpr Duration noticed_within = 3s;  // of each other, of two that notice the same
 const auto looks_max = static_cast<std::uint32_t>(Timeouts{}.peer_silence / wire_look);
 
 }  // namespace
@@ -87,7 +87,7 @@ void Simulation::cannot_reach(ProcessId id, ProcessId peer) {
     return look(id);
   }
   if (w.over) return;
-  happen_after(random(told_within), id, SaysUnreachable{w.generation, rank});
+  happen_after(random(noticed_within), id, SaysUnreachable{w.generation, rank});
 }
 
 void Simulation::on(ProcessId id, const SaysUnreachable& e) {

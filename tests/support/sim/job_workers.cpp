@@ -50,7 +50,7 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
     if (!std::exchange(w.stay.welcomed, true)) {
       programs_.emplace(id, std::make_shared<Program>(*this, id, welcome->place));
       programs_.at(id)->remembers(welcome->remembered);
-      if (w.stay.pending) programs_.at(id)->told_over({.code = Code::generation_over, .what = "it was over before"});
+      if (w.stay.pending) programs_.at(id)->on_over({.code = Code::generation_over, .what = "it was over before"});
       return look(id);
     }
     if (!w.stay.acknowledged)
@@ -66,13 +66,13 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
     w.stay.away = true;
     see(sim::WorkerStarted{id, w.agent, w.who, w.generation, w.rank, w.world});
     programs_.at(id)->remembers(welcome->remembered);
-    programs_.at(id)->told_place(welcome->place);
+    programs_.at(id)->on_place(welcome->place);
   } else if (const auto* over = std::get_if<GenerationOver>(&e.message)) {
     if (over->generation != w.generation || w.stay.acknowledged || !programs_.contains(id)) return;
     w.stay.acknowledged = true;
     w.calls.clear();
     w.counts.forgotten = w.counts.made;
-    programs_.at(id)->told_over(over->why);
+    programs_.at(id)->on_over(over->why);
     see(WorkerGone{id});  // as far as that generation goes
     say(id, GenerationOver{w.generation, {.code = Code::generation_over}, programs_.at(id)->returns_within()});
   } else if (const auto* refusal = std::get_if<Refusal>(&e.message)) {
@@ -81,7 +81,7 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
   } else if (!programs_.contains(id)) {
     return;
   } else if (std::holds_alternative<JobOver>(e.message)) {
-    programs_.at(id)->told_job_over();
+    programs_.at(id)->on_job_over();
   } else if (const auto* leave = std::get_if<PrepareToLeave>(&e.message)) {
     if (leave->generation == w.generation) programs_.at(id)->asked_to_leave();
   } else if (const auto* reply = std::get_if<StoreReply>(&e.message)) {

@@ -384,14 +384,14 @@ Result<std::unique_ptr<elrun::Peers>> Program::join(Session& session) {
   return std::unique_ptr<elrun::Peers>{std::make_unique<SimulatedPeers>(*this, std::move(members))};
 }
 
-void Program::told_place(const Place& place) {
+void Program::on_place(const Place& place) {
   if (!over_ || place.membership.generation.number <= newest_.number) return;
   newest_ = place.membership.generation;
   leaving_ = false;
   next_ = place;
 }
 
-void Program::told_over(const Failure& why) {
+void Program::on_over(const Failure& why) {
   next_.reset();
   if (!over_) over_ = why;
   for (const auto& call : std::exchange(on_over_, {})) call(why);
@@ -399,7 +399,7 @@ void Program::told_over(const Failure& why) {
 
 void Program::lost_agent(const Failure& why) {
   if (!lost_) lost_ = why;
-  told_over(why);
+  on_over(why);
 }
 
 void Program::receive(Parcel parcel) {

@@ -45,10 +45,10 @@ class Program final : private Trainer {
   ~Program() override;
 
   // What comes in: from the agent, from peers, and time.
-  void told_place(const Place& place);
-  void told_over(const Failure& why);
+  void on_place(const Place& place);
+  void on_over(const Failure& why);
   void remembers(Session::Remembered what) { remembered_ = std::move(what); }
-  void told_job_over() { job_over_ = true; }
+  void on_job_over() { job_over_ = true; }
   void asked_to_leave() { leaving_ = true; }
   void answered(const StoreReply& reply) { replies_[reply.id] = reply; }
   void lost_agent(const Failure& why);

@@ -1,5 +1,5 @@
 #pragma once
-/// \file ToldGeneration: which generation the other end of a session has told of last. Pure.
+/// \file KnownGeneration: which generation the other end of a session has told of last. Pure.
 
 #include <optional>
 
@@ -12,7 +12,7 @@ namespace elrun::inline v0 {
 
 /// Words about any other generation than the newest are late, and are passed over. An end that was told before the first place counts when
 /// that place comes.
-class ToldGeneration {
+class KnownGeneration {
  public:
   /// This worker has been given its first place.
   [[nodiscard]] bool has_place() const { return has_place_; }

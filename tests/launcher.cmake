@@ -44,7 +44,7 @@ elrun_test(launcher_node_test SOURCES process/launcher_node_test.cpp PROGRAM pro
 elrun_test(admin_endpoints_test SOURCES process/admin_endpoints_test.cpp LABELS process grpc TIMEOUT 300)
 elrun_test(launcher_nodes_test SOURCES process/launcher_nodes_test.cpp LABELS process grpc)
 elrun_test(hardening_test SOURCES process/hardening_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc TIMEOUT 300)
-elrun_test(admission_process_test SOURCES process/admission_process_test.cpp support/strangers.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc TIMEOUT 300)
+elrun_test(admission_process_test SOURCES process/admission_process_test.cpp support/outsiders.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc TIMEOUT 300)
 elrun_test(access_process_test SOURCES process/access_process_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc)
 elrun_test(guard_test SOURCES process/guard_test.cpp LINK elrun::rendezvous_net LABELS process grpc)
 elrun_test(store_command_test SOURCES process/store_command_test.cpp LINK elrun::store_client LABELS process grpc)

@@ -374,13 +374,13 @@ TEST_CASE("70 the worker of rank 0 listens at the --master-port that was given, 
 TEST_CASE("70 the node that is to serve says when its port is taken", "[compat][process]") {
   Meeting meeting;
   const std::uint16_t port = free_master_port();
-  const elrun::Fd stranger{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const elrun::Fd outsider{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(elrun::launcher::meeting_port_beside(port));
   address.sin_addr.s_addr = htonl(INADDR_ANY);
-  REQUIRE(::bind(stranger.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-  REQUIRE(::listen(stranger.get(), 8) == 0);
+  REQUIRE(::bind(outsider.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::listen(outsider.get(), 8) == 0);
   Job job{meeting.alone({"--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", std::to_string(port),
                          "--no_python", "/bin/true"})};
   CHECK(job.line("port " + std::to_string(elrun::launcher::meeting_port_beside(port)) + " of this machine is taken already", patience));

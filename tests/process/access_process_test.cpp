@@ -98,10 +98,10 @@ TEST_CASE("with TLS each side shows a certificate of the same authority", "[acce
     CHECK_THAT(misnamed.try_with(node), Contains("Peer name localhost is not in peer certificate"));
   }
   SECTION("a node of another authority, either way round") {
-    Access stranger = tls(other.sign("stranger", {"localhost"}));
-    CHECK_THAT(stage.try_with(stranger), Contains("certificate for localhost"));  // it does not believe the coordinator
-    stranger.ca_file = node.ca_file;
-    CHECK_THAT(stage.try_with(stranger), Contains("certificate for localhost"));  // nor is it believed
+    Access outsider = tls(other.sign("outsider", {"localhost"}));
+    CHECK_THAT(stage.try_with(outsider), Contains("certificate for localhost"));  // it does not believe the coordinator
+    outsider.ca_file = node.ca_file;
+    CHECK_THAT(stage.try_with(outsider), Contains("certificate for localhost"));  // nor is it believed
   }
   SECTION("a node whose certificate is over") {
     CHECK_THAT(stage.try_with(tls(authority.sign("late", {}, -60))), Contains("certificate for localhost"));

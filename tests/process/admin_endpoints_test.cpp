@@ -54,7 +54,7 @@ pid_t first_worker_in(const std::string& status) {
 
 }  // namespace
 
-TEST_CASE("an agent shows what runs, and what happened", "[side][process]") {
+TEST_CASE("an agent shows what runs, and what happened", "[admin][process]") {
   TemporaryDirectory directory;
   Agent agent{directory, {"--nproc_per_node", "2", "--max_restarts", "1", "--rdzv_id", "my job"}};
   REQUIRE(agent.job.line("started", patience));
@@ -89,7 +89,7 @@ TEST_CASE("an agent shows what runs, and what happened", "[side][process]") {
   CHECK(after.says("SIGKILL"));
 }
 
-TEST_CASE("an agent is ready as soon as it listens, also where the name at which nodes meet leads nowhere yet", "[side][process]") {
+TEST_CASE("an agent is ready as soon as it listens, also where the name at which nodes meet leads nowhere yet", "[admin][process]") {
   TemporaryDirectory directory;
   // As in a PyTorchJob: the operator publishes a pod's name once the pod is ready.
   Job job{with_words(directory, {"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "job-master-0.invalid:29400",
@@ -101,7 +101,7 @@ TEST_CASE("an agent is ready as soon as it listens, also where the name at which
   for (const char* path : {"/readyz", "/livez"}) CHECK(http_get(port, path).starts_with("HTTP/1.1 200 OK\r\n"));
 }
 
-TEST_CASE("a probe is answered in a flood of connections", "[side][process]") {
+TEST_CASE("a probe is answered in a flood of connections", "[admin][process]") {
   TemporaryDirectory directory;
   Agent agent{directory};
   // The probe is as slow as one on a busy machine: 200 others come between its connection and its words.
@@ -123,7 +123,7 @@ TEST_CASE("a probe is answered in a flood of connections", "[side][process]") {
   CHECK(agent.job.wait(Wait{0}) == -1);
 }
 
-TEST_CASE("strangers at the port keep nobody out, and end nothing", "[side][process]") {
+TEST_CASE("outsiders at the port keep nobody out, and end nothing", "[admin][process]") {
   TemporaryDirectory directory;
   Agent agent{directory};
   std::vector<Visitor> silent;
@@ -146,7 +146,7 @@ TEST_CASE("strangers at the port keep nobody out, and end nothing", "[side][proc
   CHECK(agent.job.wait(Wait{0}) == -1);
 }
 
-TEST_CASE("a port that is taken ends a start that asked for it, and no other", "[side][process]") {
+TEST_CASE("a port that is taken ends a start that asked for it, and no other", "[admin][process]") {
   TemporaryDirectory directory;
   Agent first{directory};
   const std::string port = std::to_string(first.port);
@@ -159,7 +159,7 @@ TEST_CASE("a port that is taken ends a start that asked for it, and no other", "
   CHECK(inherited.says("TORCHELASTIC_HEALTH_CHECK_PORT: "));
 }
 
-TEST_CASE("a health port is opened at the address that was asked for, and at no other", "[side][process]") {
+TEST_CASE("a health port is opened at the address that was asked for, and at no other", "[admin][process]") {
   TemporaryDirectory directory;
   const std::string elsewhere = "192.0.2.1:0";  // an address of documentation, which no machine has
   Job job{with_words(directory, {"--health_port", elsewhere, "--no_python", "/bin/true"})};
@@ -173,7 +173,7 @@ TEST_CASE("a health port is opened at the address that was asked for, and at no 
   CHECK(doctor.says("FAIL  health"));
 }
 
-TEST_CASE("elrun status finds the agents of this machine", "[side][process]") {
+TEST_CASE("elrun status finds the agents of this machine", "[admin][process]") {
   TemporaryDirectory directory;
   Job none{with_words(directory, {"status"})};
   CHECK(none.wait(patience) == 69);
@@ -211,7 +211,7 @@ TEST_CASE("elrun status finds the agents of this machine", "[side][process]") {
   CHECK_FALSE(last.says("run two on node"));
 }
 
-TEST_CASE("a program that is called as a subcommand can be started by its path", "[side][process]") {
+TEST_CASE("a program that is called as a subcommand can be started by its path", "[admin][process]") {
   TemporaryDirectory directory;
   for (const std::string name : {"status", "doctor", "install", "store"}) {
     const std::string path = directory.path() + "/" + name;
@@ -224,7 +224,7 @@ TEST_CASE("a program that is called as a subcommand can be started by its path",
   }
 }
 
-TEST_CASE("elrun install puts a program there that can be used at once", "[side][process]") {
+TEST_CASE("elrun install puts a program there that can be used at once", "[admin][process]") {
   TemporaryDirectory directory;
   const std::string target = directory.path() + "/new/bin";
   Job install{with_words(directory, {"install", target})};
@@ -269,7 +269,7 @@ TEST_CASE("elrun install puts a program there that can be used at once", "[side]
   CHECK(names == 2);  // nothing half done is left
 }
 
-TEST_CASE("elrun doctor says what would fail, and why", "[side][process]") {
+TEST_CASE("elrun doctor says what would fail, and why", "[admin][process]") {
   TemporaryDirectory directory;
   Job fine{with_words(directory, {"doctor", "--checkpoint_root", directory.path(), "--no_python", "/bin/true"})};
   const int code = fine.wait(patience);
@@ -288,7 +288,7 @@ TEST_CASE("elrun doctor says what would fail, and why", "[side][process]") {
   CHECK(directory.names().empty());
 }
 
-TEST_CASE("elrun doctor tells a rendezvous from another program", "[side][process]") {
+TEST_CASE("elrun doctor tells a rendezvous from another program", "[admin][process]") {
   TemporaryDirectory directory;
   const std::string place = "127.0.0.1:" + std::to_string(free_port());
   const auto ask = [&](std::string endpoint) {

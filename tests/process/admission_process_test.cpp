@@ -13,8 +13,8 @@
 #include "rendezvous/net/node_link.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/certificates.hpp"
+#include "tests/support/outsiders.hpp"
 #include "tests/support/spawn.hpp"
-#include "tests/support/strangers.hpp"
 
 namespace elrun::test {
 namespace {
@@ -107,7 +107,7 @@ TEST_CASE("a node is admitted within seconds beside thousands of connections tha
   Access access;
   access.token_file = directory.path() + "/token";
   std::string conf = "token_file=" + access.token_file;
-  StrangersOptions habit{.connections = crowd};
+  OutsidersOptions habit{.connections = crowd};
   bool tls = false;
   const auto with_tls = [&] {
     const auto files = authority.sign("all", {"localhost", "127.0.0.1"});
@@ -134,8 +134,8 @@ TEST_CASE("a node is admitted within seconds beside thousands of connections tha
   for (Node* node : {&a, &b}) node->connect(habit.port, access);
   REQUIRE(stage.until([&] { return a.has<World>() && b.has<World>(); }));
 
-  Strangers strangers{habit};
-  REQUIRE(stage.until([&] { return strangers.connected() >= habit.connections * 9 / 10; }));
+  Outsiders outsiders{habit};
+  REQUIRE(stage.until([&] { return outsiders.connected() >= habit.connections * 9 / 10; }));
   const Instant settled = stage.clock.now() + 2s;  // they hold every place by then
   REQUIRE(stage.until([&] { return stage.clock.now() >= settled; }));
   // Nodes that come one after the other: each is a spare.
@@ -153,7 +153,7 @@ TEST_CASE("a node is admitted within seconds beside thousands of connections tha
     if (!admitted) break;
   }
   std::sort(took.begin(), took.end());
-  WARN("connections made: " << strangers.made() << ", ended: " << strangers.ended() << "; admitted after " << took.front() << " to "
+  WARN("connections made: " << outsiders.made() << ", ended: " << outsiders.ended() << "; admitted after " << took.front() << " to "
                             << took.back() << " s");
   CHECK_FALSE(a.has<Revoke>());
   CHECK(store.line("turned away: connections that were not admitted in time while others waited"));

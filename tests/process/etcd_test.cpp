@@ -184,11 +184,11 @@ TEST_CASE("a coordinator whose leadership is another's begins no generation", "[
   CHECK(agent.worlds[1].lineage != agent.worlds[0].lineage);
 }
 
-TEST_CASE("etcd is spoken to by mutual TLS, and a certificate of a stranger is none", "[etcd]") {
+TEST_CASE("etcd is spoken to by mutual TLS, and a certificate of an outsider is none", "[etcd]") {
   if (without_etcd()) return;
   TemporaryDirectory directory, elsewhere;
-  const CertificateAuthority authority{directory.path()}, stranger{elsewhere.path()};
-  const CertificateFiles own = authority.sign("node", {"127.0.0.1"}), strange = stranger.sign("node", {"127.0.0.1"});
+  const CertificateAuthority authority{directory.path()}, outsider{elsewhere.path()};
+  const CertificateFiles own = authority.sign("node", {"127.0.0.1"}), strange = outsider.sign("node", {"127.0.0.1"});
   Stage stage{own};
   Agent a{stage, "a"}, b{stage, "b"};
   b.stand({stage.server()}, 2, {.ca_file = own.ca, .certificate_file = strange.certificate, .key_file = strange.key});

@@ -302,17 +302,17 @@ TEST_CASE("garbage on the port costs nothing", "[grpc]") {
   world.serve();
   Agent a{world, "a"}, b{world, "b"};
   a.connect();
-  std::vector<Fd> strangers;
+  std::vector<Fd> outsiders;
   for (int i = 0; i < 20; ++i) {
-    Fd stranger{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    Fd outsider{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(world.port);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+    REQUIRE(::connect(outsider.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
     const std::string garbage = i % 2 == 0 ? std::string(1000, static_cast<char>(i)) : "GET / HTTP/1.1\r\n\r\n";
-    REQUIRE(::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL) > 0);
-    strangers.push_back(std::move(stranger));
+    REQUIRE(::send(outsider.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL) > 0);
+    outsiders.push_back(std::move(outsider));
   }
   b.connect();
   REQUIRE(world.until([&] { return a.running && b.running; }));

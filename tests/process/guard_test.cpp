@@ -126,8 +126,8 @@ TEST_CASE("what a guard says is read on a stream of its own, with the access of 
     return result;
   };
   CHECK(tell(stage.access).ok());
-  const auto stranger = tell({});
-  REQUIRE_FALSE(stranger.ok());
-  CHECK(stranger.failure().what.find("token") != std::string::npos);
+  const auto outsider = tell({});
+  REQUIRE_FALSE(outsider.ok());
+  CHECK(outsider.failure().what.find("token") != std::string::npos);
   CHECK_FALSE(stage.says("is lost"));
 }

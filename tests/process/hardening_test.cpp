@@ -1,4 +1,4 @@
-// What strangers do at the coordinator's port, and what a thousand nodes leave behind. Real sockets, real processes.
+// What outsiders do at the coordinator's port, and what a thousand nodes leave behind. Real sockets, real processes.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -70,9 +70,9 @@ std::string headers(std::uint32_t stream) {
 }
 
 /// Somebody who is no node.
-struct Stranger {
+struct Outsider {
   Fd socket;
-  explicit Stranger(std::uint16_t port) : socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)} {
+  explicit Outsider(std::uint16_t port) : socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)} {
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(port);
@@ -81,7 +81,7 @@ struct Stranger {
       throw std::system_error{errno, std::system_category(), "connect"};
     ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
   }
-  Stranger& say(const std::string& text) {
+  Outsider& say(const std::string& text) {
     (void)::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
     return *this;
   }
@@ -202,7 +202,7 @@ TEST_CASE("a peer is written in one way", "[hardening]") {
   for (const char* odd : {"", "ipv", "ipv4:", "%", "%5", "%zz", "unix:/tmp/x"}) (void)plain_peer(odd);
 }
 
-TEST_CASE("a flood of strangers takes neither the port nor the job away, and leaves nothing behind", "[hardening][process][grpc]") {
+TEST_CASE("a flood of outsiders takes neither the port nor the job away, and leaves nothing behind", "[hardening][process][grpc]") {
   Store store;
   Stage stage;
   Node a{stage, "a"}, b{stage, "b"};
@@ -211,25 +211,25 @@ TEST_CASE("a flood of strangers takes neither the port nor the job away, and lea
   REQUIRE(stage.until([&] { return a.count<World>() == 1 && b.count<World>() == 1; }));
   const std::size_t descriptors_before = descriptors(store.job.pid());
   const std::uint64_t resident_before = resident_kib(store.job.pid());
-  // Far fewer descriptors than strangers: gRPC's own listener would stop for good.
+  // Far fewer descriptors than outsiders: gRPC's own listener would stop for good.
   const rlimit few{128, 128};
   REQUIRE(::prlimit(store.job.pid(), RLIMIT_NOFILE, &few, nullptr) == 0);
 
-  std::vector<std::unique_ptr<Stranger>> strangers;
+  std::vector<std::unique_ptr<Outsider>> outsiders;
   // They take their time where the port is slow to answer; the nodes of the job go on with their heartbeats.
   auto flood = std::async(std::launch::async, [&] {
     Rng rng{1};
     for (int i = 0; i < 600; ++i) {
-      strangers.push_back(std::make_unique<Stranger>(store.port));
+      outsiders.push_back(std::make_unique<Outsider>(store.port));
       std::string noise(100, '\0');
       for (char& c : noise) c = static_cast<char>(rng.next());
       switch (i % 6) {
         case 0: break;
-        case 1: strangers.back()->say(preface.substr(0, 1 + rng.below(23))); break;
-        case 2: strangers.back()->say(noise); break;
-        case 3: strangers.back()->say("GET / HTTP/1.1\r\nHost: x\r\n\r\n"); break;
-        case 4: strangers.back()->say("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise); break;
-        default: strangers.back()->say(preface + settings); break;
+        case 1: outsiders.back()->say(preface.substr(0, 1 + rng.below(23))); break;
+        case 2: outsiders.back()->say(noise); break;
+        case 3: outsiders.back()->say("GET / HTTP/1.1\r\nHost: x\r\n\r\n"); break;
+        case 4: outsiders.back()->say("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise); break;
+        default: outsiders.back()->say(preface + settings); break;
       }
     }
   });
@@ -240,7 +240,7 @@ TEST_CASE("a flood of strangers takes neither the port nor the job away, and lea
   c.connect(store.port);
   CHECK(stage.until([&] { return c.count<Waiting>() == 1; }));
   // Who said something that no node says is gone by now or soon; who said nothing, when its time is over.
-  CHECK(stage.until([&] { return std::all_of(strangers.begin(), strangers.end(), [](const auto& s) { return s->is_shown_out(); }); }));
+  CHECK(stage.until([&] { return std::all_of(outsiders.begin(), outsiders.end(), [](const auto& s) { return s->is_shown_out(); }); }));
   c.link.reset();
   CHECK(stage.until([&] { return descriptors(store.job.pid()) <= descriptors_before + 2; }));
   if (resident_tells) CHECK(resident_kib(store.job.pid()) < resident_before + 32 * 1024);
@@ -292,13 +292,13 @@ TEST_CASE("behind the acceptor every step has its time, and a length is judged b
   };
   for (const auto& [habit, words] : habits) {
     INFO(habit);
-    Stranger stranger{port};
-    stranger.say(words);
-    CHECK(stage.until([&] { return stranger.is_shown_out(); }));
+    Outsider outsider{port};
+    outsider.say(words);
+    CHECK(stage.until([&] { return outsider.is_shown_out(); }));
   }
-  std::vector<std::unique_ptr<Stranger>> crowd;
+  std::vector<std::unique_ptr<Outsider>> crowd;
   for (int i = 0; i < 200; ++i)
-    crowd.push_back(std::make_unique<Stranger>(port)), crowd.back()->say(habits[static_cast<std::size_t>(i) % std::size(habits)].second);
+    crowd.push_back(std::make_unique<Outsider>(port)), crowd.back()->say(habits[static_cast<std::size_t>(i) % std::size(habits)].second);
   Node c{stage, "c"};
   c.connect(port);
   CHECK(stage.until([&] { return c.count<Waiting>() == 1; }));
@@ -338,27 +338,27 @@ TEST_CASE("what connections send before somebody is let in is counted, and so ar
   const std::string again = tls ? std::string{"\x16\x03\x01\x40\0", 5} + std::string(16384, 'x') : frame(9, 0, 1, small);
   std::uint64_t peak = 0, sent = 0;
   for (int i = 0; i < 16; ++i) {
-    Stranger stranger{store.port};
-    stranger.say(begin);
-    if (pollfd answer{stranger.socket.get(), POLLIN, 0}; !tls) (void)::poll(&answer, 1, 20'000);  // gRPC has it now
+    Outsider outsider{store.port};
+    outsider.say(begin);
+    if (pollfd answer{outsider.socket.get(), POLLIN, 0}; !tls) (void)::poll(&answer, 1, 20'000);  // gRPC has it now
     // 100 MB are enough to end a coordinator that takes them.
     for (std::uint64_t bytes = 0; bytes < 100'000'000;) {
-      pollfd room{stranger.socket.get(), POLLOUT, 0};
+      pollfd room{outsider.socket.get(), POLLOUT, 0};
       if (::poll(&room, 1, 20'000) <= 0 || (room.revents & (POLLERR | POLLHUP)) != 0) break;
-      const ssize_t more_bytes = ::send(stranger.socket.get(), again.data(), again.size(), MSG_NOSIGNAL);
+      const ssize_t more_bytes = ::send(outsider.socket.get(), again.data(), again.size(), MSG_NOSIGNAL);
       if (more_bytes < 0 && errno != EAGAIN) break;
       bytes += static_cast<std::uint64_t>(std::max<ssize_t>(more_bytes, 0)),
           sent += static_cast<std::uint64_t>(std::max<ssize_t>(more_bytes, 0));
     }
-    CHECK(stage.until([&] { return stranger.is_shown_out(); }));
+    CHECK(stage.until([&] { return outsider.is_shown_out(); }));
     peak = std::max(peak, resident_kib(store.job.pid()));
     stage.loop.poll();
   }
   // More than there are places for, which say how they would begin and nothing more.
-  std::vector<std::unique_ptr<Stranger>> held;
+  std::vector<std::unique_ptr<Outsider>> held;
   auto crowd = std::async(std::launch::async, [&] {
     for (std::size_t i = 0; i < unadmitted_max + 300; ++i) {
-      held.push_back(std::make_unique<Stranger>(store.port));
+      held.push_back(std::make_unique<Outsider>(store.port));
       held.back()->say(tls ? begin.substr(0, 300) : preface + settings);
     }
   });
@@ -380,15 +380,15 @@ TEST_CASE("connections that each send less than they may cannot fill the memory 
   const std::uint64_t resident_before = resident_kib(store.job.pid());
   std::string small;
   for (int i = 0; i < 3000; ++i) small += std::string{"\0\x01x\x01y", 5};
-  std::vector<std::unique_ptr<Stranger>> strangers;
+  std::vector<std::unique_ptr<Outsider>> outsiders;
   std::uint64_t peak = 0;
   for (int i = 0; i < 500; ++i) {
-    strangers.push_back(std::make_unique<Stranger>(store.port));
-    strangers.back()->say(preface + settings);
-    pollfd answer{strangers.back()->socket.get(), POLLIN, 0};
+    outsiders.push_back(std::make_unique<Outsider>(store.port));
+    outsiders.back()->say(preface + settings);
+    pollfd answer{outsiders.back()->socket.get(), POLLIN, 0};
     REQUIRE(::poll(&answer, 1, 20'000) == 1);  // gRPC has it now
-    strangers.back()->say(frame(1, 0, 1, small));
-    for (int more = 0; more < 3; ++more) strangers.back()->say(frame(9, 0, 1, small));  // 60 KB of headers that have no end
+    outsiders.back()->say(frame(1, 0, 1, small));
+    for (int more = 0; more < 3; ++more) outsiders.back()->say(frame(9, 0, 1, small));  // 60 KB of headers that have no end
     peak = std::max(peak, resident_kib(store.job.pid()));
   }
   // What is parsed last is seen last: gRPC's threads take turns.
@@ -399,13 +399,13 @@ TEST_CASE("connections that each send less than they may cannot fill the memory 
   CHECK(store.job.line("turned away: connections that sent the most of more than 4 MiB before they were let in"));
 }
 
-TEST_CASE("an elrun store that was told its job takes neither run id nor number of nodes from a stranger", "[hardening][process][grpc]") {
+TEST_CASE("an elrun store that was told its job takes neither run id nor number of nodes from an outsider", "[hardening][process][grpc]") {
   Store store{{"--rdzv_id", "run", "--nnodes", "2"}};
   Stage stage;
-  Node stranger{.stage = stage, .name = "stranger", .options = {.nodes_min = 1, .nodes_max = 1}};
-  stranger.connect(store.port);
-  REQUIRE(stage.until([&] { return !stranger.heard.empty(); }));
-  CHECK(stranger.count<Refused>() == 1);
+  Node outsider{.stage = stage, .name = "outsider", .options = {.nodes_min = 1, .nodes_max = 1}};
+  outsider.connect(store.port);
+  REQUIRE(stage.until([&] { return !outsider.heard.empty(); }));
+  CHECK(outsider.count<Refused>() == 1);
   Node a{stage, "a"}, b{stage, "b"};
   for (Node* node : {&a, &b}) node->connect(store.port);
   CHECK(stage.until([&] { return a.count<World>() == 1 && b.count<World>() == 1; }));

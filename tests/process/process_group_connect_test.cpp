@@ -1,4 +1,4 @@
-// How ranks become a group: keys, strangers, deadlines, and groups that are split off.
+// How ranks become a group: keys, outsiders, deadlines, and groups that are split off.
 
 #include <elrun/process_group.hpp>
 
@@ -186,7 +186,7 @@ TEST_CASE("a rank that lacks descriptors of its own calls no peer unreachable", 
   CHECK(complaints.all() == "");
 }
 
-TEST_CASE("connections of strangers cost the acceptor nothing", "[process_group]") {
+TEST_CASE("connections of outsiders cost the acceptor nothing", "[process_group]") {
   LocalWorld local{2};
   Complaints complaints;
   local.run([&](std::uint32_t rank, Session& session) {
@@ -195,30 +195,30 @@ TEST_CASE("connections of strangers cost the acceptor nothing", "[process_group]
       if (!group.ok()) return complaints(false, message(group.failure()));
       return complaints.must(group->barrier(), "barrier");
     }
-    // Rank 1 learns where rank 0 listens, sends strangers first, and comes late.
-    std::vector<Fd> strangers;
+    // Rank 1 learns where rank 0 listens, sends outsiders first, and comes late.
+    std::vector<Fd> outsiders;
     Spy spy{session, [&](const std::vector<Store::Value>& places) {
               const std::uint16_t port = static_cast<std::uint16_t>(std::atoi(std::string{as_text(places[0])}.c_str()));
               const SocketAddress acceptor = resolve("127.0.0.1", port).value().front();
               for (int i = 0; i < 20; ++i) {
-                Fd stranger = connect_begin(acceptor).value();
+                Fd outsider = connect_begin(acceptor).value();
                 const std::string garbage(static_cast<std::size_t>(i) * 20, 'g');  // none, some, more than an introduction
-                (void)::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
-                if (i % 3 != 0) strangers.push_back(std::move(stranger));  // a third hangs up
+                (void)::send(outsider.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+                if (i % 3 != 0) outsiders.push_back(std::move(outsider));  // a third hangs up
               }
               // And at its Unix socket, where it has one.
               const std::string told{as_text(places[0])};
               if (const auto name = told.rfind("elrun-"); name != std::string::npos) {
                 for (int i = 0; i < 20; ++i) {
-                  Fd stranger{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+                  Fd outsider{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
                   sockaddr_un address{};
                   address.sun_family = AF_UNIX;
                   told.copy(address.sun_path + 1, sizeof address.sun_path - 1, name);
                   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + told.size() - name);
-                  if (::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) std::abort();
+                  if (::connect(outsider.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) std::abort();
                   const std::string garbage(static_cast<std::size_t>(i) * 20, 'g');
-                  (void)::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
-                  if (i % 3 != 0) strangers.push_back(std::move(stranger));
+                  (void)::send(outsider.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+                  if (i % 3 != 0) outsiders.push_back(std::move(outsider));
                 }
               }
             }};

@@ -108,9 +108,9 @@ TEST_CASE("the status goes to Trainer with the token of the file, and the last s
 TEST_CASE("a server that cannot be believed hears nothing, and the job ends as without it", "[train_job][process]") {
   const Place place;
   const TemporaryDirectory other;
-  const CertificateAuthority stranger{other.path()};
+  const CertificateAuthority outsider{other.path()};
   const bool another_name = GENERATE(false, true);
-  TlsServer server{another_name ? place.files("another.host") : stranger.sign("server", {"127.0.0.1"}), 200, "{}"};
+  TlsServer server{another_name ? place.files("another.host") : outsider.sign("server", {"127.0.0.1"}), 200, "{}"};
   CHECK(ends_well(*place.job(server.port()), "TrainJob status: "));
   CHECK(server.heard().empty());
 }

@@ -57,11 +57,11 @@ struct World {
     bool writes = false;          // one at a time
     std::vector<Event> missed{};  // while it was frozen
   };
-  struct Letter {
+  struct Delivery {
     Instant at;
     std::uint64_t order;
     std::function<void()> deliver;
-    bool operator<(const Letter& other) const { return std::tie(at, order) > std::tie(other.at, other.order); }
+    bool operator<(const Delivery& other) const { return std::tie(at, order) > std::tie(other.at, other.order); }
   };
 
   Rng& rng;
@@ -73,7 +73,7 @@ struct World {
   int quickness = 1;  // 1: some answers come too late
   Duration lease;
   std::vector<Member> members{};
-  std::priority_queue<Letter> letters{};
+  std::priority_queue<Delivery> deliveries{};
   std::uint64_t order = 0;
   std::set<std::uint64_t> begun{};  // generations that anybody heard of
   std::uint64_t newest = 0;
@@ -83,7 +83,7 @@ struct World {
     for (std::size_t i = 0; i < count; ++i) give(i, Begin{});
   }
 
-  void post(Duration after, std::function<void()> deliver) { letters.push({now + after, order++, std::move(deliver)}); }
+  void post(Duration after, std::function<void()> deliver) { deliveries.push({now + after, order++, std::move(deliver)}); }
   Duration some(Duration most) { return Duration{static_cast<Duration::rep>(rng.below(static_cast<std::uint64_t>(most.count()) + 1))}; }
 
   void give(std::size_t i, const Event& event) {
@@ -269,11 +269,11 @@ struct World {
       for (std::size_t i = 0; i < members.size(); ++i)
         if (members[i].there && members[i].wake && (!next || *members[i].wake < *members[*next].wake)) next = i;
       const Instant wake = next ? std::max(now, *members[*next].wake) : end;
-      if (!letters.empty() && letters.top().at <= std::min(wake, end)) {
-        const Letter letter = letters.top();
-        letters.pop();
-        now = std::max(now, letter.at);
-        letter.deliver();
+      if (!deliveries.empty() && deliveries.top().at <= std::min(wake, end)) {
+        const Delivery delivery = deliveries.top();
+        deliveries.pop();
+        now = std::max(now, delivery.at);
+        delivery.deliver();
       } else if (next && wake < end) {
         now = wake;
         members[*next].wake.reset();

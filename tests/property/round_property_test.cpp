@@ -75,41 +75,41 @@ class Simulation {
   }
   static Round make_round() { return Round{setup()}; }
 
-  // --- the network: letters arrive in order per stream, late ---
-  struct Letter {
+  // --- the network: deliveries arrive in order per stream, late ---
+  struct Delivery {
     Instant at;
     StreamNumber stream;
     std::variant<NodeMessage, StreamOpened, StreamBroken, CoordinatorMessage, CloseStream> content;
   };
   template <class Content>
-  void post(std::deque<Letter>& box, StreamNumber stream, Content content) {
+  void post(std::deque<Delivery>& box, StreamNumber stream, Content content) {
     Instant at = now_ + Milliseconds(rng_.below(60));
-    for (const Letter& letter : box)
-      if (letter.stream == stream) at = std::max(at, letter.at);
+    for (const Delivery& delivery : box)
+      if (delivery.stream == stream) at = std::max(at, delivery.at);
     box.push_back({at, stream, std::move(content)});
   }
   // What is sent to a frozen agent waits in its socket.
   [[nodiscard]] bool waits(StreamNumber stream) const {
     return std::any_of(agents_.begin(), agents_.end(), [&](const Agent& agent) { return agent.frozen && agent.stream == stream; });
   }
-  std::vector<Letter> due(std::deque<Letter>& box, bool to_agents) {
-    std::vector<Letter> out;
+  std::vector<Delivery> due(std::deque<Delivery>& box, bool to_agents) {
+    std::vector<Delivery> out;
     for (auto at = box.begin(); at != box.end();)
       if (at->at <= now_ && !(to_agents && waits(at->stream))) out.push_back(std::move(*at)), at = box.erase(at);
       else ++at;
-    std::stable_sort(out.begin(), out.end(), [](const Letter& a, const Letter& b) { return a.at < b.at; });
+    std::stable_sort(out.begin(), out.end(), [](const Delivery& a, const Delivery& b) { return a.at < b.at; });
     return out;
   }
   void deliver() {
-    for (Letter& letter : due(to_round_, false)) {
-      if (const auto* message = std::get_if<NodeMessage>(&letter.content)) feed(FromNode{letter.stream, *message});
-      if (const auto* opened = std::get_if<StreamOpened>(&letter.content)) feed(*opened);
-      if (const auto* broken = std::get_if<StreamBroken>(&letter.content)) feed(*broken);
+    for (Delivery& delivery : due(to_round_, false)) {
+      if (const auto* message = std::get_if<NodeMessage>(&delivery.content)) feed(FromNode{delivery.stream, *message});
+      if (const auto* opened = std::get_if<StreamOpened>(&delivery.content)) feed(*opened);
+      if (const auto* broken = std::get_if<StreamBroken>(&delivery.content)) feed(*broken);
     }
-    for (Letter& letter : due(to_agents_, true))
+    for (Delivery& delivery : due(to_agents_, true))
       for (Agent& agent : agents_) {
-        if (agent.stream != letter.stream || !agent.up) continue;
-        if (const auto* message = std::get_if<CoordinatorMessage>(&letter.content)) hear(agent, *message);
+        if (agent.stream != delivery.stream || !agent.up) continue;
+        if (const auto* message = std::get_if<CoordinatorMessage>(&delivery.content)) hear(agent, *message);
         else agent.stream.reset(), agent.next_connect = now_ + Milliseconds(50);
         break;
       }
@@ -257,7 +257,7 @@ class Simulation {
   Instant now_{};
   std::optional<Instant> wake_;
   std::vector<Agent> agents_;
-  std::deque<Letter> to_round_, to_agents_;
+  std::deque<Delivery> to_round_, to_agents_;
   std::map<std::uint64_t, BeginGeneration> worlds_;
   std::uint64_t streams_ = 0;
 };

@@ -53,19 +53,19 @@ TEST_CASE("an address that holds less than half the average of places loses none
   AdmissionPlaces places{{.places = 8}};
   Rng rng{1};
   const auto node = places.accepted("10.0.0.9", at(0s));
-  std::vector<ConnectionId> strangers;
-  for (int i = 0; i < 4; ++i) strangers.push_back(places.accepted("10.0.0.1", at(1s)));
+  std::vector<ConnectionId> outsiders;
+  for (int i = 0; i < 4; ++i) outsiders.push_back(places.accepted("10.0.0.1", at(1s)));
   for (int i = 0; i < 3; ++i) places.accepted("10.0.0.2", at(0s));
   CHECK(places.most_places() == "10.0.0.1 (4 of 8 places), 10.0.0.2 (3), 10.0.0.9 (1)");
   for (int i = 0; i < 100; ++i) {
     const auto ended = places.to_end(1, at(10s), rng);
     REQUIRE(ended);
-    CHECK(std::find(strangers.begin(), strangers.end(), *ended) != strangers.end());  // of the address with the most
+    CHECK(std::find(outsiders.begin(), outsiders.end(), *ended) != outsiders.end());  // of the address with the most
   }
   const auto young = places.to_end(1, at(2500ms), rng);  // where those are too young, the next address has to do
   REQUIRE(young);
   CHECK(*young != node);
-  CHECK(std::find(strangers.begin(), strangers.end(), *young) == strangers.end());
+  CHECK(std::find(outsiders.begin(), outsiders.end(), *young) == outsiders.end());
 }
 
 TEST_CASE("one network of IPv6 counts as one address", "[admission]") {
@@ -140,13 +140,13 @@ struct Model {
 TEST_CASE("in every flood of the model a node is admitted within seconds", "[admission]") {
   for_all_seeds(12, [](Rng& rng) {
     Model model;
-    const std::size_t strangers = 3000 + rng.below(1000), addresses = 1 + rng.below(60);
-    for (std::size_t i = 0; i < strangers; ++i) model.clients.push_back({.address = "10.0.1." + std::to_string(i % addresses)});
+    const std::size_t outsiders = 3000 + rng.below(1000), addresses = 1 + rng.below(60);
+    for (std::size_t i = 0; i < outsiders; ++i) model.clients.push_back({.address = "10.0.1." + std::to_string(i % addresses)});
     const std::size_t same = model.clients.size(), other = same + 1;
-    model.clients.push_back({.address = "10.0.1.0", .needs = 150ms});   // some round trips, behind an address of the strangers
+    model.clients.push_back({.address = "10.0.1.0", .needs = 150ms});   // some round trips, behind an address of the outsiders
     model.clients.push_back({.address = "10.0.2.1", .needs = 1500ms});  // a slow network, an address of its own
     model.run(rng, 15s);
-    INFO(strangers << " strangers at " << addresses << " addresses");
+    INFO(outsiders << " outsiders at " << addresses << " addresses");
     REQUIRE(model.clients[same].admitted);
     CHECK(*model.clients[same].admitted < 3s);
     CHECK(model.clients[same].ended == 0);
@@ -156,7 +156,7 @@ TEST_CASE("in every flood of the model a node is admitted within seconds", "[adm
   });
 }
 
-TEST_CASE("strangers that hold more connections than the backlog has room for do not keep a node out", "[admission]") {
+TEST_CASE("outsiders that hold more connections than the backlog has room for do not keep a node out", "[admission]") {
   for_all_seeds(4, [](Rng& rng) {
     Model model;
     for (std::size_t i = 0; i < 12'000; ++i) model.clients.push_back({.address = "10.0.1.1"});

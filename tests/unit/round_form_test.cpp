@@ -277,10 +277,10 @@ TEST_CASE("a coordinator that was told its run id and number of nodes does not t
   setup.run = RunId{"run"};
   setup.nodes_min = setup.nodes_max = 2;
   RoundBench bench{two, setup};
-  Join stranger = bench.a_join("stranger");
-  stranger.run = RunId{"other"};
-  stranger.options = {.nodes_min = 1, .nodes_max = 1};
-  const auto first = bench.join(stranger);
+  Join outsider = bench.a_join("outsider");
+  outsider.run = RunId{"other"};
+  outsider.options = {.nodes_min = 1, .nodes_max = 1};
+  const auto first = bench.join(outsider);
   REQUIRE(bench.last<Refused>(first));
   CHECK_THAT(bench.last<Refused>(first)->failure.what,
              Contains("this node has other, the job has run") && Contains("--nnodes MIN: this node has 1, the job has 2"));

@@ -174,20 +174,20 @@ TEST_CASE("a name is free when the node that had it leaves", "[round]") {
 
 TEST_CASE("a process that joins under the name of a live node does not replace it, and learns nothing of the generation", "[round]") {
   Pair bench;
-  const auto stranger = bench.join("b", 2);
-  CHECK_THAT(bench.last<Waiting>(stranger)->why, Contains("This one is admitted when that one is silent or gone"));
-  CHECK(bench.count<Refused>(stranger) == 0);
+  const auto claimant = bench.join("b", 2);
+  CHECK_THAT(bench.last<Waiting>(claimant)->why, Contains("This one is admitted when that one is silent or gone"));
+  CHECK(bench.count<Refused>(claimant) == 0);
   SECTION("it is refused when the node has proven that it lives") {
     bench.pass(6s);
-    CHECK_THAT(bench.last<Refused>(stranger)->failure.what, Contains("another process is node b, and lives"));
-    CHECK_FALSE(bench.open.contains(stranger));
+    CHECK_THAT(bench.last<Refused>(claimant)->failure.what, Contains("another process is node b, and lives"));
+    CHECK_FALSE(bench.open.contains(claimant));
   }
   SECTION("what it says meanwhile does not count") {
-    bench.say(stranger, JobFinished{bench.generation()});
-    bench.say(stranger, Leave{"to end the world"});
-    bench.say(stranger, WorkersDone{bench.generation()});
-    bench.say(stranger, bench.a_join("b", 2));
-    CHECK_FALSE(bench.round.joined(stranger));
+    bench.say(claimant, JobFinished{bench.generation()});
+    bench.say(claimant, Leave{"to end the world"});
+    bench.say(claimant, WorkersDone{bench.generation()});
+    bench.say(claimant, bench.a_join("b", 2));
+    CHECK_FALSE(bench.round.joined(claimant));
   }
   SECTION("only a few wait for one name") {
     for (std::uint64_t i = 3; i < 3 + claimants_max - 1; ++i) CHECK(bench.count<Refused>(bench.join("b", i)) == 0);
@@ -204,11 +204,11 @@ TEST_CASE("a process that joins under the name of a live node does not replace i
   }
   SECTION("it hears the verdict") {
     bench.say(bench.a, JobFinished{bench.generation()});
-    CHECK(bench.last<Verdict>(stranger)->exit_code == 0);
+    CHECK(bench.last<Verdict>(claimant)->exit_code == 0);
   }
   CHECK(bench.open.contains(bench.b));
   CHECK(bench.count<Revoke>(bench.a) == 0);
-  CHECK(bench.count<World>(stranger) == 0);
+  CHECK(bench.count<World>(claimant) == 0);
 }
 
 TEST_CASE("a process has a node's name when the node is gone, though the coordinator was stopped itself meanwhile", "[round]") {
@@ -228,7 +228,7 @@ TEST_CASE("a process has a node's name when the node is gone, though the coordin
 TEST_CASE("a generation number that cannot exist is refused, and does not stop the next generation", "[round]") {
   Pair bench;
   const auto claims = [&](std::uint64_t last, std::uint64_t heard) {
-    Join join = bench.a_join("stranger");
+    Join join = bench.a_join("claimant");
     join.last.number = last;
     join.heard = heard;
     return bench.join(join);

@@ -67,7 +67,7 @@ void Simulation::on(ProcessId id, const GuardArrives& e) {
   feed(id, FromGuard{e.ended});
 }
 
-void Simulation::on(const StrangerArrives&) {
+void Simulation::on(const OutsiderArrives&) {
   const std::vector<ProcessId> agents = alive(Process::Kind::agent);
   if (agents.empty() || !named_ || !process(*named_).alive) return;
   const Agent& agent = agents_.at(agents[guards_.below(agents.size())]);

@@ -41,7 +41,7 @@ struct Downlink {
 struct GuardArrives {
   AgentEnded ended;
 };                          ///< On a stream of its own
-struct StrangerArrives {};  ///< Who can reach the coordinator, says that an agent has ended, and does not know its number
+struct OutsiderArrives {};  ///< Who can reach the coordinator, says that an agent has ended, and does not know its number
 struct UplinkEnds {
   StreamId stream;
 };
@@ -172,7 +172,7 @@ struct CopyIsMade {
 };
 struct CutLooks {};  ///< Workers at their connections, where nodes are or were cut from each other
 using Happening =
-    std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, GuardArrives, StrangerArrives, UplinkEnds, DownlinkEnds, ConnectLimit,
+    std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, GuardArrives, OutsiderArrives, UplinkEnds, DownlinkEnds, ConnectLimit,
                  ConnectAgain, HeartbeatDue, SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed,
                  ChildEnded, ToWorker, SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, IsReady, Vote, PeerGone, Injected,
                  Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal, ParcelArrives, PeerLost, LooksAgain, JobInjected, CutBegins,

@@ -62,7 +62,7 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   p.taken_over = p.hosted && Rng{seed ^ 0x165667b19e3779f9u}.chance(0.5);
   p.elected = p.taken_over && Rng{seed ^ 0x27d4eb2f165667c5u}.chance(0.5);
 
-  if (Rng strangers{seed ^ 0x71c18690ee42c90bu}; strangers.chance(0.3)) p.strangers = 1 + static_cast<std::uint32_t>(strangers.below(4));
+  if (Rng outsiders{seed ^ 0x71c18690ee42c90bu}; outsiders.chance(0.3)) p.outsiders = 1 + static_cast<std::uint32_t>(outsiders.below(4));
 
   p.timeouts.join = ms(40'000, 120'000);
   p.timeouts.coordinator_grace = ms(45'000, 90'000);

@@ -97,7 +97,7 @@ struct Profile {
   Duration arrive_within = 2s;
   Duration last_arrives{};  ///< The last node, if not within that
   std::vector<FaultKind> faults;
-  std::uint32_t strangers = 0;  ///< So often somebody says of an agent that it has ended, who does not know its number
+  std::uint32_t outsiders = 0;  ///< So often somebody says of an agent that it has ended, who does not know its number
   Duration calm_after = 40s;    ///< No fault begins later, and all that lasts is over by then
   JobProfile job;
   std::vector<PairCut> cuts;

@@ -330,7 +330,7 @@ class Simulation {
   void on(ProcessId to, const Uplink& e);
   void on(ProcessId to, const Downlink& e);
   void on(ProcessId to, const GuardArrives& e);
-  void on(const StrangerArrives& e);
+  void on(const OutsiderArrives& e);
   void on(ProcessId to, const UplinkEnds& e);
   void on(ProcessId to, const DownlinkEnds& e);
   void on(ProcessId to, const ConnectLimit& e);
@@ -400,7 +400,7 @@ class Simulation {
   bool traced_;
   bool exact_;  // every delay is nothing, and numbers do not depend on the order of events: the explorer chooses it
   Rng rng_;
-  Rng guards_;  // of what guards and strangers do, so that the other choices of a seed stay what they were
+  Rng guards_;  // of what guards and outsiders do, so that the other choices of a seed stay what they were
   Instant now_{};
   std::uint64_t sequence_ = 0, events_ = 0, generations_ = 0, ports_ = 0;
   std::map<std::pair<Instant, std::uint64_t>, Queued> queue_;

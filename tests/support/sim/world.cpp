@@ -55,9 +55,9 @@ Simulation::Simulation(Profile profile, bool traced)
   const Duration all_know = profile_.harmless && !profile_.ledger ? profile_.arrive_within + 2s : Duration{0};
   for (const FaultKind kind : profile_.faults)
     happen(now_ + std::min(all_know + random(profile_.calm_after), profile_.calm_after), {}, Injected{kind});
-  for (std::uint32_t i = 0; i < profile_.strangers; ++i) {
+  for (std::uint32_t i = 0; i < profile_.outsiders; ++i) {
     const auto ms = static_cast<std::int64_t>(guards_.below(static_cast<std::uint64_t>(profile_.calm_after / 1ms)));
-    happen(now_ + Duration{1ms} * ms, {}, StrangerArrives{});
+    happen(now_ + Duration{1ms} * ms, {}, OutsiderArrives{});
   }
   if (!exact_) happen(now_ + profile_.calm_after, {}, Heal{});
   if (profile_.job.real) prepare_jobs();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file A guard's word is believed of an agent that has ended, and of no other: not of the next agent of its node, however late the word comes, and
-/// not of one that a stranger names.
+/// not of one that an outsider names.
 
 #include <fmt/format.h>
 

@@ -9,7 +9,7 @@
 
 namespace elrun::test {
 
-struct StrangersOptions {
+struct OutsidersOptions {
   std::uint16_t port = 0;
   std::size_t connections = 0;  ///< Held at one time. One that is ended is made anew at once.
   std::size_t addresses = 1;    ///< They come from 127.0.0.1, 127.0.0.2 and so on, so many.
@@ -19,12 +19,12 @@ struct StrangersOptions {
   std::chrono::milliseconds pause{300};
 };
 
-class Strangers {
+class Outsiders {
  public:
-  explicit Strangers(StrangersOptions options);
-  ~Strangers();
-  Strangers(const Strangers&) = delete;
-  Strangers& operator=(const Strangers&) = delete;
+  explicit Outsiders(OutsidersOptions options);
+  ~Outsiders();
+  Outsiders(const Outsiders&) = delete;
+  Outsiders& operator=(const Outsiders&) = delete;
 
   [[nodiscard]] std::size_t connected() const { return connected_; }  ///< The kernel has made these, accepted or not.
   [[nodiscard]] std::uint64_t made() const { return made_; }          ///< All that were ever begun.
@@ -32,7 +32,7 @@ class Strangers {
 
  private:
   void run();
-  const StrangersOptions options_;
+  const OutsidersOptions options_;
   std::atomic<bool> over_ = false;
   std::atomic<std::size_t> connected_ = 0;
   std::atomic<std::uint64_t> made_ = 0, ended_ = 0;

@@ -1,4 +1,4 @@
-#include "tests/support/strangers.hpp"
+#include "tests/support/outsiders.hpp"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Stranger {
+struct Outsider {
   Fd socket;
   bool is_connected = false;
   std::size_t said = 0;  // of `again`
@@ -42,21 +42,21 @@ Fd begin_to_connect(std::uint16_t port, std::size_t host) {
 
 }  // namespace
 
-Strangers::Strangers(StrangersOptions options) : options_{std::move(options)}, thread_{[this] { run(); }} {}
+Outsiders::Outsiders(OutsidersOptions options) : options_{std::move(options)}, thread_{[this] { run(); }} {}
 
-Strangers::~Strangers() {
+Outsiders::~Outsiders() {
   over_ = true;
   thread_.join();
 }
 
-void Strangers::run() {
+void Outsiders::run() {
   struct Due {
     Clock::time_point at;
     std::size_t who;
     std::uint64_t turn;
   };
   const Fd poll{::epoll_create1(EPOLL_CLOEXEC)};
-  std::vector<Stranger> all(options_.connections);
+  std::vector<Outsider> all(options_.connections);
   std::deque<Due> due;  // in order of time: all pauses are alike
   const auto begin = [&](std::size_t i) {
     if (all[i].is_connected) --connected_;
@@ -73,7 +73,7 @@ void Strangers::run() {
     const int count = ::epoll_wait(poll.get(), events.data(), static_cast<int>(events.size()), 5);
     for (int e = 0; e < count; ++e) {
       const std::size_t i = events[static_cast<std::size_t>(e)].data.u64;
-      Stranger& one = all[i];
+      Outsider& one = all[i];
       bool is_over = (events[static_cast<std::size_t>(e)].events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0;
       if (std::array<char, 4096> bytes; !is_over && (events[static_cast<std::size_t>(e)].events & EPOLLIN) != 0)
         is_over = ::recv(one.socket.get(), bytes.data(), bytes.size(), 0) == 0;
@@ -92,7 +92,7 @@ void Strangers::run() {
     }
     for (const auto now = Clock::now(); !due.empty() && due.front().at <= now; due.pop_front()) {
       const auto [at, i, turn] = due.front();
-      Stranger& one = all[i];
+      Outsider& one = all[i];
       if (one.turn != turn) continue;
       if (!one.socket) {
         begin(i);

@@ -77,9 +77,7 @@ TEST_CASE("a start waits for a storage that hangs or cannot be read, goes on whe
   }
 }
 
-TEST_CASE(
-    "a start that waits for its storage is no hang, and says so, however short --hang_timeout is, and goes on from the newest checkpoint",
-    "[crashlab]") {
+TEST_CASE("a start that waits for its storage does not count as hung, however short --hang_timeout is", "[crashlab]") {
   const Folder folder;
   const std::string root = folder / "ck", healed = folder / "healed";
   const auto begin = gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root});
@@ -128,9 +126,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a newest checkpoint that stays unreadable ends the job with 78 and what a person can do; passed over by hand, the one before is used",
-    "[crashlab]") {
+TEST_CASE("a newest checkpoint that stays unreadable ends the job with 78; when a person passes it over, the one before is used",
+          "[crashlab]") {
   const Folder folder;
   const std::string root = folder / "ck";
   REQUIRE(run("gpt", gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root})).code == 0);
@@ -158,8 +155,7 @@ TEST_CASE(
   CHECK(std::filesystem::exists(newest + "/MANIFEST.json"));
 }
 
-TEST_CASE("a start on a storage that hangs for good ends with the operation, the file and what to look at, and is not restarted",
-          "[crashlab]") {
+TEST_CASE("a start on a storage that never answers ends with operation, file and advice, and is not restarted", "[crashlab]") {
   const Folder folder;
   const std::string root = folder / "ck";
   REQUIRE(run("gpt", gpt_arguments(folder / "text", 4, {"--every", "2", "--checkpoint", root})).code == 0);

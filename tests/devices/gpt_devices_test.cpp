@@ -120,8 +120,7 @@ std::vector<std::string> bf16_arguments(const Folder& folder, unsigned steps, co
 
 }  // namespace
 
-TEST_CASE("gpt in bf16 comes to one state on devices, whatever the world and the placement and the order of work, and after a SIGKILL",
-          "[devices]") {
+TEST_CASE("gpt in bf16 has one final state on devices for any world, placement and order of work, and after a SIGKILL", "[devices]") {
   const Folder folder;
   static const Ended alone = run(test_program_path("gpt_on_fake_devices"), bf16_arguments(folder, 3, {"--zero", "0"}), four_devices);
   INFO(alone.output);

@@ -125,7 +125,7 @@ TEST_CASE("with TLS each side shows a certificate of the same authority", "[acce
   }
 }
 
-TEST_CASE("a connection that is reset, or gets no answer, is told as a port that may be full, and not as a want of TLS", "[access][grpc]") {
+TEST_CASE("a connection that is reset or unanswered is reported as a port that may be full, not as missing TLS", "[access][grpc]") {
   const TemporaryDirectory directory;
   const CertificateAuthority authority{directory.path()};
   Stage stage{{}};

@@ -328,9 +328,8 @@ TEST_CASE("a leader that was frozen while it saved, and thaws after a later gene
 
 // Each round one job, at world sizes that change with each start of it: everything is killed at random instants. After each kill, and after each end, a start would go on from what
 // was acknowledged at any time before, or from a later one.
-TEST_CASE(
-    "workers, writer or agent are killed at any time while saves go on, no acknowledged checkpoint is ever lost, and the state is the same",
-    "[golden]") {
+TEST_CASE("no acknowledged checkpoint is lost and the state is the same when workers, writer or agent are killed during saves",
+          "[golden]") {
   const Folder folder;
   const std::string state = undisturbed(folder);
   const std::uint64_t rounds = std::getenv("ELRUN_FULL") != nullptr ? 20 : 4;  // 200 of them then

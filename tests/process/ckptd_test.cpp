@@ -252,8 +252,7 @@ TEST_CASE("a file system that writes nothing, and says nothing of it, fails the 
   CHECK_THAT(why(worker.outcome()), Contains("has written nothing") && Contains(below.path()));
 }
 
-TEST_CASE("who looks for a checkpoint hears that all is settled after what dead workers have sealed, and may have a larger slot then",
-          "[ckptd]") {
+TEST_CASE("a start learns that saves are settled only after dead workers' sealed parts are, and may then get a larger slot", "[ckptd]") {
   Node node{1};
   ::kill(node.process.pid(), SIGSTOP);  // it hears all of this at one time
   Worker before{node, 0, 10, 1};

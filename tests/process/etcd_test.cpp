@@ -78,7 +78,7 @@ struct Agent {
 
 }  // namespace
 
-TEST_CASE("etcd writes only for whom the guard holds", "[etcd]") {
+TEST_CASE("etcd rejects writes of an agent that is no longer the leader", "[etcd]") {
   if (without_etcd()) return;
   Stage stage;
   // The first server does not answer: the second one is asked.

@@ -166,9 +166,7 @@ TEST_CASE("every COMMIT removed: a fresh job stops with 78, begins anew when tol
   CHECK(after.state == anew.state);
 }
 
-TEST_CASE(
-    "the newest COMMIT removed: a fresh job stops with 78; given up by the environment of a bare program, it goes on from the one before",
-    "[golden]") {
+TEST_CASE("with the newest COMMIT removed a job stops with 78; ELRUN_BEGIN_ANEW lets a bare program use the one before", "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck";
   leave_checkpoints(folder, root);
@@ -187,9 +185,7 @@ TEST_CASE(
   CHECK(junk.says("ELRUN_BEGIN_ANEW=4x"));
 }
 
-TEST_CASE(
-    "the same step is lost twice: each loss has a name of its own, the message prints it, and the option of the first gives up nothing more",
-    "[golden]") {
+TEST_CASE("a step that is lost twice has two loss names, and the option for the first loss does not cover the second", "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck", result = undisturbed(folder);
   const auto lose_newest = [&] { fs::remove(root + "/ckpt/" + committed(root).back() + "/COMMIT"); };
@@ -240,9 +236,7 @@ TEST_CASE("fences removed from the root: a fresh job stops with 78, and goes on 
   CHECK(anew.state == undisturbed(folder));
 }
 
-TEST_CASE(
-    "the root is full at the final save: the job waits until somebody frees space, and ends with its checkpoint; a signal ends it at once",
-    "[golden]") {
+TEST_CASE("with a full root the final save waits for free space and then succeeds; a signal ends the wait at once", "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck";
   fs::create_directory(root);

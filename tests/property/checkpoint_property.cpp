@@ -352,8 +352,7 @@ TEST_CASE("whatever crash came before: once a save was acknowledged, its checkpo
   });
 }
 
-TEST_CASE("power lost at any operation of a start that gives up a loss: the next start stops with the same name, or the loss is settled",
-          "[checkpoint]") {
+TEST_CASE("after power loss during a start that gives up a loss, the next start names the same loss or it is settled", "[checkpoint]") {
   for (const bool fences_gone : {false, true})
     for_all_seeds(3, [&](Rng& rng) {
       for (std::uint64_t at = 0;; ++at) {

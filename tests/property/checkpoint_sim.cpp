@@ -25,9 +25,7 @@ std::string last_of(const Ran& ran) {
 
 }  // namespace
 
-TEST_CASE(
-    "whatever fails, freezes or is lost: no promise is broken, no wrong bit is loaded, there is one timeline, and a save succeeds in the end",
-    "[checkpoint]") {
+TEST_CASE("under any faults no promise is broken, no wrong bit is loaded, and a save succeeds in the end", "[checkpoint]") {
   Ran sum;
   std::uint64_t seeds = 0;
   test::for_all_seeds(std::getenv("ELRUN_FULL") != nullptr ? 10'000 : 2'000, [&](Rng& rng) {

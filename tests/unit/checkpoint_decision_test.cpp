@@ -70,9 +70,8 @@ TEST_CASE("the decision: an empty root begins at step 0", "[checkpoint]") {
   CHECK(go.inherits.empty());
 }
 
-TEST_CASE(
-    "the decision: what cannot be read fails the start, which is made again later; nothing older is gone back to before a person passes it over by hand",
-    "[checkpoint]") {
+TEST_CASE("the decision: an unreadable checkpoint fails the start, and no older one is used until a person passes it over",
+          "[checkpoint]") {
   Findings findings = three_found();
   SECTION("the newest") {}
   SECTION("an older one, where the newest is suspect") { findings.suspects = {{{30, 1, 1}, "exit code 3 after step 33, twice"}}; }

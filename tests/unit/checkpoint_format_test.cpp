@@ -232,8 +232,7 @@ TEST_CASE("a shard with smaller blocks than this elrun writes is read and checke
   CHECK_THAT(said(read()), Contains("block 12"));
 }
 
-TEST_CASE("a root of format 1 is gone on from, bit for bit at any world size, and the next checkpoint in it is of format 2",
-          "[checkpoint]") {
+TEST_CASE("a job continues from a root of format 1 with the same bits at any world size, and saves in format 2", "[checkpoint]") {
   const TemporaryDirectory directory;
   const Path root = Path{directory.path()} / "root";
   copy_root(root);

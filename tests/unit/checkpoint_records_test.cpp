@@ -124,8 +124,7 @@ TEST_CASE("votes, starts and tickets come back from their bytes, and from no pre
   CHECK_FALSE(decode_start(encode(Start{4}))->choice);
 }
 
-TEST_CASE("of two acknowledgements of one root the older is that of the older fence, and under one fence that of the earlier save",
-          "[checkpoint]") {
+TEST_CASE("acknowledgements of one root are ordered by fence, then by save", "[checkpoint]") {
   const std::string here(32, 'a'), elsewhere(32, 'b');
   const auto text = [](CheckpointId id, const std::string& root) {
     return encode(Acknowledgement{id, root, {"run", Generation{3, {{1, 2}}}, 1}, "/ck", "abc"});

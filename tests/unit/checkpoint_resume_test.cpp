@@ -58,7 +58,7 @@ std::size_t committed(FaultyFiles& files) {
 }  // namespace
 
 // Every combination of: what is found, what the highest fence says, who knows of which checkpoint, what is usable, and the option.
-TEST_CASE("in all small worlds: a start goes on only if the newest that is known is there, or is given up by its step", "[checkpoint]") {
+TEST_CASE("in all small worlds, a start continues only if the newest known checkpoint is there or is given up by name", "[checkpoint]") {
   const CheckpointId ids[] = {{10, 1, 1}, {20, 1, 1}, {30, 2, 1}};
   std::size_t went_on = 0, stopped = 0, gave_up = 0;
   for (unsigned found = 0; found < 8; ++found)
@@ -220,9 +220,7 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
   }
 }
 
-TEST_CASE(
-    "all COMMITs removed: the start stops, in roots with and without acknowledgements, and nothing is deleted after it was told to begin anew",
-    "[checkpoint]") {
+TEST_CASE("with all COMMITs removed the start stops, and deletes nothing when it is told to begin anew", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);
   const bool old = GENERATE(false, true);
@@ -260,9 +258,7 @@ TEST_CASE("checkpoints removed as a whole, or with them the fences, or with thos
   CHECK(said(TestJob{files, 1, 5}.start()) == "");
 }
 
-TEST_CASE(
-    "fences removed, or not copied with the checkpoints: the start stops, and goes on from the newest that is there when it is told so",
-    "[checkpoint]") {
+TEST_CASE("a start stops when fences are missing, and uses the newest checkpoint when it is told so", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);
   TestJob second{files, 2, 2};

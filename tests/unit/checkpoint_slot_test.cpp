@@ -390,9 +390,8 @@ TEST_CASE("the keys of a save are removed from the store by the next one, also w
   CHECK(keys("") == 3);
 }
 
-TEST_CASE(
-    "however many generations end at whichever moment of a save, and whoever leads the next one, the store keeps the keys of the newest save alone",
-    "[checkpoint][slot]") {
+TEST_CASE("the store keeps only the keys of the newest save, whenever generations end and whoever leads the next one",
+          "[checkpoint][slot]") {
   FaultyFiles files;
   const SteadyClock clock;
   const auto by = [&] { return Deadline::after(clock.now(), 5s); };

@@ -545,8 +545,7 @@ TEST_CASE("a leader that cannot look gives no checkpoint up: only damage is a re
   CHECK_THAT(older.notes.at(0), Contains("was found damaged before") && Contains("a flipped bit"));
 }
 
-TEST_CASE("a checkpoint with a mark is passed over, and the word on it has the first line of the mark, bounded and printable",
-          "[checkpoint]") {
+TEST_CASE("a quarantined checkpoint is passed over, and the note has the first line of its mark, bounded and printable", "[checkpoint]") {
   FaultyFiles files;
   TestJob job{files, 1, 1};
   REQUIRE(job.start().ok());

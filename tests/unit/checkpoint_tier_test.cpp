@@ -177,7 +177,7 @@ TEST_CASE("a tier gives back any range of what was put, and no byte beyond it", 
   });
 }
 
-TEST_CASE("of all who publish a name one succeeds, whoever says the same succeeds, too, and nothing is written over", "[checkpoint]") {
+TEST_CASE("a name is published once: the same bytes again succeed, other bytes fail, and nothing is overwritten", "[checkpoint]") {
   in_each([](Place& place) {
     CHECK(said(place.mine().publish("gens/g00000001.claim", as_bytes("mine"))) == "");
     CHECK(place.other().publish("gens/g00000001.claim", as_bytes("theirs")).failure().code == Code::already_exists);

@@ -24,7 +24,8 @@ TEST_CASE("bytes are paid one after the other at the rate; without a rate they c
   CHECK(bucket.take(1u << 30, now + 10s) == Duration{0});
 }
 
-TEST_CASE("in no time are more bytes used than the rate allows, and whoever always has some gets all of it", "[token_bucket]") {
+TEST_CASE("a token bucket never exceeds its rate in any interval, and a caller that always has bytes gets the whole rate",
+          "[token_bucket]") {
   for_all_seeds(200, [](Rng& rng) {
     const std::uint64_t rate = 1000 + rng.below(1'000'000'000), each_max = 1 + rate / (1 + rng.below(200));
     TokenBucket bucket;

@@ -51,7 +51,7 @@ TEST_CASE("out of memory on a device is exhausted, and keeps the device", "[devi
   CHECK_FALSE(says(failure_of(pinned), "nvidia-smi"));
 }
 
-TEST_CASE("what a person must mend is fix_config, and the sentence says what is the matter", "[device]") {
+TEST_CASE("a device error that only a person can repair has the remedy fix_config and a message with its cause", "[device]") {
   const std::pair<int, std::string_view> rows[] = {{34, "stub"},
                                                    {100, "shows no device"},
                                                    {101, "CUDA_VISIBLE_DEVICES"},

@@ -61,7 +61,7 @@ TEST_CASE("members of a generation that may still run come first", "[earlier_gen
   }
 }
 
-TEST_CASE("of a generation that was over before, whoever is left is waited for", "[earlier_generations]") {
+TEST_CASE("a new coordinator waits for the nodes that remain of a generation that had already ended", "[earlier_generations]") {
   EarlierGenerations earlier{0, false};
   Table table;
   CHECK(earlier.last_call(table.nodes, false, limits) == last_call);

@@ -283,9 +283,8 @@ TEST_CASE("a start waits for a storage that cannot be read, as the final save do
   CHECK(next.session.decided == 0);  // no step was decided meanwhile
 }
 
-TEST_CASE(
-    "a storage that fails between a start's looks and its load sets nobody back, for the newest checkpoint is loaded once it works again",
-    "[job_saves]") {
+TEST_CASE("a storage that fails between a start's checks and its load sets nobody back: the newest checkpoint is loaded later",
+          "[job_saves]") {
   FaultyFiles files;
   Saving first{files, 1, {.directory = "/root", .every = 3}};
   (void)first.saves.restore();
@@ -326,9 +325,8 @@ TEST_CASE("a start waits where no checkpoint can be read, although the storage l
   CHECK_FALSE(next.said("begin_anew"));
 }
 
-TEST_CASE(
-    "what cannot be read for as long as a start waits ends the job, also where an older one can be; only a person passes it over, at any time",
-    "[job_saves]") {
+TEST_CASE("an unreadable newest checkpoint ends the job after final_wait, even if an older one is readable; only a person passes it over",
+          "[job_saves]") {
   FaultyFiles files;
   Saving first{files, 1, {.directory = "/root", .every = 3}};
   (void)first.saves.restore();
@@ -354,9 +352,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "while one operation of a start or of a save is stuck, and between tries, the agent hears that the worker waits and does not hang",
-    "[job_saves]") {
+TEST_CASE("the worker tells its agent that it waits for the storage, during a stuck operation and between tries", "[job_saves]") {
   FaultyFiles files;
   Saving first{files, 1, {.directory = "/root", .every = 3}};
   (void)first.saves.restore();
@@ -402,8 +398,7 @@ TEST_CASE("a ckptd of another version is not met, for its socket has another nam
   CHECK(member.saves.saved_step() == 3);
 }
 
-TEST_CASE("a start whose storage never answers ends the job once its time is over; what a person has to change ends it at once",
-          "[job_saves]") {
+TEST_CASE("a start without an answer from its storage ends the job after final_wait; a wrong setting ends it at once", "[job_saves]") {
   FaultyFiles files;
   Saving member{files, 1, {.directory = "/root", .final_wait = 5s}};
   SECTION("it cannot be read") {

@@ -124,9 +124,7 @@ TEST_CASE("a recut of which nobody knows the end is undone, unless only the new 
   }
 }
 
-TEST_CASE(
-    "a member that alone applied a step and comes back does not set all back: they go on from the newest state of which all parts are there",
-    "[settle]") {
+TEST_CASE("a member that alone applied a step and returns does not set the others back beyond the newest complete state", "[settle]") {
   // Of four ranks each has two of four parts. X got all votes for step 5; the others did not hear of that, and have not decided it again.
   for (const std::uint32_t x : {0u, 1u, 2u, 3u}) {
     std::vector<MemberStatus> statuses;

@@ -190,8 +190,7 @@ TEST_CASE("a worker whose writer ended, and which looks for a checkpoint before 
   CHECK_FALSE(worker.staging.is_busy());
 }
 
-TEST_CASE("a save that failed is told of once in a generation, and in the next one again, where a new member has not heard of it",
-          "[job_saves]") {
+TEST_CASE("a failed save is reported once per generation, because a new member has not received the report before", "[job_saves]") {
   Writer writer;
   FaultyFiles files;
   const SteadyClock clock;

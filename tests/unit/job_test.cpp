@@ -351,8 +351,7 @@ class SharedClock final : public Clock {
 
 }  // namespace
 
-TEST_CASE("a member whose node leaves takes no part in the step after the save, until its generation is over or a second has passed",
-          "[job]") {
+TEST_CASE("a member whose node leaves joins no step after the save, until its generation ends or a second passes", "[job]") {
   SharedClock clock;
   Duration waited{};
   WorldOptions world{.world = 2, .leave = WorldOptions::Leave{1, 3}, .clock = &clock};
@@ -434,7 +433,7 @@ TEST_CASE("a save by time comes after the same steps on all ranks: the leader's 
   CHECK(saved == std::vector<std::string>{"s000000000003", "s000000000006", "s000000000007"});
 }
 
-TEST_CASE("the pause before the next try of a final save grows from 1 s to 30 s, until the time is over or no time can help", "[job]") {
+TEST_CASE("the pause between tries of a final save grows from 1 s to 30 s and ends with final_wait", "[job]") {
   const Failure full{Code::no_space, Remedy::fix_config, "x"};
   StorageWait save{.wait = 600s, .begun = Instant{} + 5s};
   Instant now = save.begun;
@@ -461,9 +460,7 @@ TEST_CASE("the pause before the next try of a final save grows from 1 s to 30 s,
   CHECK(tries < attempt_max);  // each has a name of its own
 }
 
-TEST_CASE(
-    "a final save that fails is tried again under other names until there is space, with the cause, the remedy and the time in a line each",
-    "[job]") {
+TEST_CASE("a final save is retried under new names until there is space, and logs cause, remedy and time of each try", "[job]") {
   ManualClock clock;
   FaultyFiles files;
   int paused = 0;

@@ -257,8 +257,7 @@ struct Pair {
 
 }  // namespace
 
-TEST_CASE("large memory that a peer has shown is let go of after the group has ended, by a thread that nobody waits for",
-          "[shared_memory]") {
+TEST_CASE("large memory shared by a peer is unmapped after the group's end, by a thread that nobody waits for", "[shared_memory]") {
   constexpr std::size_t size = 64 << 20;
   const auto large_mappings = [] {
     std::ifstream maps{"/proc/self/maps"};

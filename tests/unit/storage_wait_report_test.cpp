@@ -6,7 +6,7 @@
 
 namespace elrun::test {
 
-TEST_CASE("a worker says why it waits for the storage, for as long as an operation and the tries may take after the last thing that moved",
+TEST_CASE("a worker reports why it waits for the storage, until nothing moves for longer than an operation and its tries take",
           "[job_saves]") {
   const auto at = [](Duration time) { return Instant{} + time; };
   StorageWaitReport report{Rank{3}, 900s, at(0s)};

@@ -197,7 +197,7 @@ TEST_CASE("a room keeps its last answer for those who had it, within a bound for
   }
 }
 
-TEST_CASE("a gathering of a store that is gone is finished by those who had its answer, and by those who ask for it", "[store]") {
+TEST_CASE("members that have or ask for the answer finish a gathering of a store that is gone", "[store]") {
   StoreRooms rooms;
   CHECK_FALSE(rooms.replay(room, 0, past_seat(11, 0, "abc"), 5));
   CHECK(rooms.bytes() == 3);

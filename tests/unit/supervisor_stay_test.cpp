@@ -217,8 +217,7 @@ TEST_CASE("workers that stay end with the job", "[supervisor][stay]") {
   }
 }
 
-TEST_CASE("a worker whose word that the job is over comes after the end of its generation is believed, and does its last work",
-          "[supervisor][stay]") {
+TEST_CASE("a worker that reports the job's end after its generation has ended is believed, and does its last work", "[supervisor][stay]") {
   Node node = running();
   node.hear(Revoke{generation(1), revoked});
   node.tell(10, acknowledgement(1));

@@ -60,9 +60,8 @@ TEST_CASE("the first failure of a node is reported in full, later ones are cut",
   CHECK(worker_failed(node.workers, 1, {1, {}}, Instant{} + 20s, {}).death.traceback.size() <= death_beside_max);
 }
 
-TEST_CASE(
-    "a worker that fails before its program is back from the generation before says so, one that has a place for the first time does not",
-    "[reports]") {
+TEST_CASE("a failure report says that the program had not returned from the generation before, except for a worker in its first place",
+          "[reports]") {
   for (const bool stayed : {false, true})
     for (const bool back : {false, true}) {
       CAPTURE(stayed, back);

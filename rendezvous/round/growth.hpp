@@ -19,7 +19,7 @@
 
 namespace elrun::inline v0 {
 
-constexpr Duration growth_settle = 1s;
+constexpr Duration growth_pause = 1s;
 constexpr std::uint32_t growth_doublings_max = 5;
 /// Newcomers of this long are taken in together, and so are replacements, where others are still missing.
 constexpr Duration growth_gather = 250ms;
@@ -62,7 +62,7 @@ class Growth {
   [[nodiscard]] std::optional<Instant> at(const std::optional<Newcomers>& newcomers) const {
     const bool replace_nodes = newcomers && size_.nodes < most_.nodes;
     std::optional<Instant> at;
-    if (newcomers && !replace_nodes) at = std::max(newcomers->since + growth_gather, began_ + settle());
+    if (newcomers && !replace_nodes) at = std::max(newcomers->since + growth_gather, began_ + pause_before_growth());
     if (!offers_.empty() || replace_nodes) {
       const Instant place = place_at(replace_nodes ? newcomers : std::nullopt);
       at = at ? std::min(*at, place) : place;
@@ -74,7 +74,7 @@ class Growth {
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
-  [[nodiscard]] Duration settle() const { return growth_settle * (1 << std::min(growths_, growth_doublings_max)); }
+  [[nodiscard]] Duration pause_before_growth() const { return growth_pause * (1 << std::min(growths_, growth_doublings_max)); }
 
   // Of what takes a lost place.
   [[nodiscard]] Instant place_at(const std::optional<Newcomers>& nodes) const {
@@ -84,8 +84,8 @@ class Growth {
     Instant since = offers_.empty() ? nodes->since : since_;
     if (nodes) since = std::min(since, nodes->since);
     Instant at = is_whole ? since : since + growth_gather;
-    if (!step_) at = std::max(at, began_ + settle());  // recovery is not begun anew, but for one that takes long
-    return grew_at_ ? std::max(at, *grew_at_ + settle()) : at;
+    if (!step_) at = std::max(at, began_ + pause_before_growth());  // recovery is not begun anew, but for one that takes long
+    return grew_at_ ? std::max(at, *grew_at_ + pause_before_growth()) : at;
   }
   [[nodiscard]] Instant at_border(Instant at) const {
     if (!step_ || !took_ || decided_at_ >= at) return at;

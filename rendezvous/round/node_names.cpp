@@ -55,14 +55,14 @@ std::vector<NodeId> NodeNames::claimed() const {
   return names;
 }
 
-NodeNames::Settled NodeNames::settle(const NodeId& name, const NodeTable& nodes, const Timeouts& timeouts, Instant now) {
-  Settled settled;
+NodeNames::Resolved NodeNames::resolve(const NodeId& name, const NodeTable& nodes, const Timeouts& timeouts, Instant now) {
+  Resolved resolved;
   const auto at = claimants_.find(name);
   std::vector<Claimant>& claimants = at->second;
   std::erase_if(claimants, [&](const Claimant& c) { return !nodes.is_open(c.stream); });
   if (!nodes.has(name)) {
-    if (!claimants.empty()) settled.heir = std::move(claimants.front()), claimants.erase(claimants.begin());
-    if (settled.heir)
+    if (!claimants.empty()) resolved.heir = std::move(claimants.front()), claimants.erase(claimants.begin());
+    if (resolved.heir)
       for (Claimant& c : claimants) c.since = now;
   } else if (const NodeTable::Stream* const stream = nodes.stream_of(name)) {
     while (!claimants.empty()) {
@@ -70,12 +70,12 @@ NodeNames::Settled NodeNames::settle(const NodeId& name, const NodeTable& nodes,
       // What was heard at once may have been said before this one was started.
       const bool lives = stream->in_process || stream->heard > first.since + timeouts.heartbeat;
       if (now < first.since + timeouts.heartbeat_limit || !lives) break;
-      settled.refused.push_back(first.stream);
+      resolved.refused.push_back(first.stream);
       claimants.erase(claimants.begin());
     }
   }
   if (claimants.empty()) claimants_.erase(at);
-  return settled;
+  return resolved;
 }
 
 void NodeNames::begin_anew(Instant now) {

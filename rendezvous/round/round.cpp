@@ -1,4 +1,4 @@
-// The idea: an event only changes what is known of its node; `settle` then looks at everything that is known, and draws
+// The idea: an event only changes what is known of its node; `advance` then looks at everything that is known, and draws
 // the conclusions in one fixed order: who is lost, does a newcomer end the generation, can the next one form, is it time
 // to give up, what are the waiting told, when to look again. So no event has to know the others, and a tick is an event
 // that changes nothing.
@@ -53,7 +53,7 @@ std::optional<Generation> Round::running() const {
 
 void Round::on(const StreamOpened& event, Instant now) {
   nodes_.open(event.stream, event.in_process, setup_.timeouts.heartbeat_limit, now);
-  settle(now);
+  advance(now);
 }
 
 void Round::on(const StreamBroken& event, Instant now) {
@@ -73,7 +73,7 @@ void Round::on(const StreamBroken& event, Instant now) {
     }
   }
   nodes_.close(event.stream);
-  settle(now);
+  advance(now);
 }
 
 void Round::on(const FromNode& event, Instant now) {
@@ -85,12 +85,12 @@ void Round::on(const FromNode& event, Instant now) {
   } else if (const std::optional<NodeId> speaker = nodes_.stream(event.stream).node) {
     said(nodes_.at(*speaker), event.message, now);
   }  // else: after Leave, or before Join; nothing that it says concerns a world
-  settle(now);
+  advance(now);
 }
 
 void Round::on(const FromGuard& event, Instant now) {
   if (is_of_node_here(event.ended)) ended_.end(nodes_.at(event.ended.who.node).join.who, now + setup_.timeouts.reconnect_grace);
-  settle(now);
+  advance(now);
 }
 
 // It is believed only of the very process that is here: a guard may be late, and its node's next agent be here already; and who is no guard
@@ -105,7 +105,7 @@ bool Round::is_of_node_here(const AgentEnded& ended) const {
 
 void Round::on(const RoundTick&, Instant now) {
   wake_up_.fired();
-  settle(now);
+  advance(now);
 }
 
 void Round::said(Node& node, const NodeMessage& message, Instant now) {

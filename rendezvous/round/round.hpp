@@ -106,7 +106,7 @@ struct Say {
 };
 using RoundAction = std::variant<SendTo, CloseStream, WakeAt, BeginGeneration, EndGeneration, HandOver, Say>;
 
-/// Conducts: each event goes to the part that it concerns, and `settle` asks the parts, in one fixed order, what follows. The parts own their
+/// Conducts: each event goes to the part that it concerns, and `advance` asks the parts, in one fixed order, what follows. The parts own their
 /// state and decide; this class performs what concerns several of them, and says and sends it.
 ///
 /// It has more than 25 methods, because there is one for each kind of event, for each conclusion and for each end of a generation; most are a
@@ -167,7 +167,7 @@ class Round {
   // Nodes that join, round_join.cpp
   void join(StreamNumber stream, const Join& join, Instant now);
   void let_claim(StreamNumber stream, const Join& join, Instant now);
-  void settle_claims(Instant now);
+  void resolve_claims(Instant now);
   void take(StreamNumber stream, const Join& join, Instant now);
   void admit(StreamNumber stream, Node& node, const Join& join, Instant now);
 
@@ -178,8 +178,8 @@ class Round {
   void end_recovery(const std::string& why, Instant now);
   void is_over(const Node& node, const Generation& newest);
 
-  // Conclusions, round_settle.cpp
-  void settle(Instant now);
+  // Conclusions, round_advance.cpp
+  void advance(Instant now);
   void lose_nodes(Instant now);
   void lose(const NodeId& id, const std::string& why, Instant now);
   void remove(const NodeId& id, bool close, Instant now);

@@ -3,7 +3,7 @@
 
 namespace elrun::inline v0 {
 
-// Who waits, until when, and what happens then. `settle` acts on what is due; a row that is due already has been seen to.
+// Who waits, until when, and what happens then. `advance` acts on what is due; a row that is due already has been seen to.
 std::vector<RoundDeadline> Round::deadlines(Instant now) const {
   const Timeouts& limits = setup_.timeouts;
   std::vector<RoundDeadline> rows;

@@ -108,17 +108,17 @@ void Round::let_claim(StreamNumber stream, const Join& join, Instant now) {
                .running = running().value_or(Generation{})});
 }
 
-void Round::settle_claims(Instant now) {
+void Round::resolve_claims(Instant now) {
   if (verdict_.is_given()) {
     for (const StreamNumber stream : names_.end_claims(nodes_)) send(stream, *verdict_.verdict());
     return;
   }
   for (const NodeId& id : names_.claimed()) {
-    const NodeNames::Settled settled = names_.settle(id, nodes_, setup_.timeouts, now);
-    for (const StreamNumber stream : settled.refused)
+    const NodeNames::Resolved resolved = names_.resolve(id, nodes_, setup_.timeouts, now);
+    for (const StreamNumber stream : resolved.refused)
       refuse(stream, {Code::already_exists, Remedy::fix_config,
                       fmt::format("another process is node {}, and lives; each agent needs a name of its own", id.value())});
-    if (settled.heir) join(settled.heir->stream, settled.heir->join, now);
+    if (resolved.heir) join(resolved.heir->stream, resolved.heir->join, now);
   }
 }
 

@@ -77,38 +77,38 @@ TEST_CASE("a claimant waits until the node is silent or gone", "[node_names]") {
   CHECK(names.claim(StreamNumber{11}, join_of(2), start + 2s) == Claim::waits_already);
   CHECK(names.claimed() == std::vector{a});
   CHECK(names.refused_at(5s) == std::vector{start + 5s});
-  const auto settle = [&](Instant now) { return names.settle(a, table.nodes, timeouts, now); };
+  const auto resolve = [&](Instant now) { return names.resolve(a, table.nodes, timeouts, now); };
   SECTION("it is refused when the node has said something well after it came") {
     table.nodes.heard(StreamNumber{1}, start + 1500ms);
-    CHECK(settle(start + 4s).refused.empty());
-    const auto settled = settle(start + 5s);
-    CHECK(settled.refused == std::vector{StreamNumber{11}});
-    CHECK_FALSE(settled.heir);
+    CHECK(resolve(start + 4s).refused.empty());
+    const auto resolved = resolve(start + 5s);
+    CHECK(resolved.refused == std::vector{StreamNumber{11}});
+    CHECK_FALSE(resolved.heir);
     CHECK(names.refused_at(5s) == std::vector{start + 6s});
   }
   SECTION("what was heard at once may have been said before the other process was started") {
     table.nodes.heard(StreamNumber{1}, start + 1s);
-    CHECK(settle(start + 9s).refused.empty());
+    CHECK(resolve(start + 9s).refused.empty());
   }
   SECTION("what counts as heard since the coordinator was stopped proves nothing") {
     table.nodes.heard(StreamNumber{1}, start + 7s);
     names.begin_anew(start + 7s);
-    CHECK(settle(start + 7s).refused.empty());
+    CHECK(resolve(start + 7s).refused.empty());
     CHECK(names.refused_at(5s) == std::vector{start + 12s});
-    CHECK(settle(start + 12s).refused.empty());
+    CHECK(resolve(start + 12s).refused.empty());
   }
   SECTION("the earliest one has the name when the node is gone, and the others wait anew") {
     table.nodes.erase(a);
-    const auto settled = settle(start + 3s);
-    REQUIRE(settled.heir);
-    CHECK(settled.heir->stream == StreamNumber{11});
-    CHECK(settled.heir->join.who == number(2));
+    const auto resolved = resolve(start + 3s);
+    REQUIRE(resolved.heir);
+    CHECK(resolved.heir->stream == StreamNumber{11});
+    CHECK(resolved.heir->join.who == number(2));
     CHECK(names.refused_at(5s) == std::vector{start + 8s});
   }
   SECTION("one whose stream has ended claims nothing") {
     table.nodes.close(StreamNumber{11});
     table.nodes.erase(a);
-    CHECK(settle(start + 3s).heir->stream == StreamNumber{12});
+    CHECK(resolve(start + 3s).heir->stream == StreamNumber{12});
     CHECK(names.claimed().empty());
   }
   SECTION("all of them are told when the job is over") {

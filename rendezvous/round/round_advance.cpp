@@ -14,9 +14,9 @@
 
 namespace elrun::inline v0 {
 
-void Round::settle(Instant now) {
+void Round::advance(Instant now) {
   lose_nodes(now);
-  settle_claims(now);
+  resolve_claims(now);
   if (const auto& failing = current_.root_cause.failing(); failing && (members_are_ready() || now >= failing->until)) fail(now);
   if (!verdict_.is_given() && !current_.root_cause.failing() && terms_.are_known()) {
     if (recovery_ && now >= recovery_->until()) end_recovery(std::string{recovery_->why()}, now);

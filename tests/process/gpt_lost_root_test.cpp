@@ -190,7 +190,7 @@ TEST_CASE("a step that is lost twice has two loss names, and the option for the 
   const std::string root = folder / "ck", result = undisturbed(folder);
   const auto lose_newest = [&] { fs::remove(root + "/ckpt/" + committed(root).back() + "/COMMIT"); };
   const auto told = [](const Ended& ended) {
-    static constexpr std::string_view before = "by --begin_anew ";
+    static constexpr std::string_view before = "with --begin_anew ";
     const auto at = ended.output.rfind(before);
     REQUIRE(at != std::string::npos);
     const auto begin = at + before.size();

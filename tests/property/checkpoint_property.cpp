@@ -384,7 +384,7 @@ TEST_CASE("after power loss during a start that gives up a loss, the next start 
           REQUIRE(start->choice->step == goes_on_from);
         } else {
           REQUIRE(killed);
-          REQUIRE_THAT(message(start.failure()), Contains("by --begin_anew " + to_string(name) + " "));
+          REQUIRE_THAT(message(start.failure()), Contains("with --begin_anew " + to_string(name) + " "));
         }
         TestJob again{files, 1, 4};
         const auto settled = again.begin_anew(name);

@@ -122,7 +122,7 @@ TEST_CASE("in all small worlds, a start continues only if the newest known check
                 if (is_there && !none_usable) continue;
                 // What it prints is what works, and nothing else does.
                 const LossName exact{newest.step, newest.fence};
-                REQUIRE_THAT(failure.what, Contains("by --begin_anew " + to_string(exact) + " ") &&
+                REQUIRE_THAT(failure.what, Contains("with --begin_anew " + to_string(exact) + " ") &&
                                                Contains("ELRUN_BEGIN_ANEW=" + to_string(exact) + " "));
                 REQUIRE(goes_on(resume(view, usable, {}, exact)));
               }
@@ -196,7 +196,7 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
       if (f.id.step == 30 && f.committed) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
     CHECK_THAT(said(TestJob{files, 1, 5}.begin_anew(30)),
                Contains("--begin_anew 30 was already used for an earlier loss of that step. It does not cover this one") &&
-                   Contains("by --begin_anew 30@2 "));
+                   Contains("with --begin_anew 30@2 "));
     CHECK_THAT(said(TestJob{files, 1, 6}.begin_anew({30, 1})), Contains("does not cover this one"));
     CHECK_THAT(said(TestJob{files, 1, 7}.begin_anew({30, 9})),
                Contains("names another checkpoint of that step than the one that is lost, 30@2"));
@@ -423,7 +423,7 @@ TEST_CASE("the root is gone, and an agent or the store remembers: the start stop
   SECTION("given up, it begins at step 0, and the same memory counts no more") {
     TestJob anew{bare, 1, 3};
     CHECK_THAT(said(anew.begin_anew(40, memory)),
-               Contains("--begin_anew 40 may be left over from an earlier loss") && Contains("by --begin_anew 40@1 "));
+               Contains("--begin_anew 40 may be left over from an earlier loss") && Contains("with --begin_anew 40@1 "));
     CHECK(bare.all_files().empty());
     REQUIRE_FALSE(anew.begin_anew({40, 1}, memory)->choice);
     CHECK(said(TestJob{bare, 1, 4}.start(memory)) == "");

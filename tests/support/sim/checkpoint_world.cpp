@@ -274,10 +274,9 @@ bool CheckpointWorld::load(const Who& m, const Start& start) {
 void CheckpointWorld::start_failed(const Who& m, const Failure& why, bool had_fault) {
   said(fmt::format("process {}: the start fails: {}", m->number, message(why)));
   if (why.code == Code::generation_over && !is_current(*m)) return;  // a later generation has its fence
-  const std::string_view option = "--begin_anew ";
-  if (const auto at = why.what.rfind("by " + std::string{option});
-      at != std::string::npos && !truth_.all_lost().empty() && is_current(*m)) {
-    const std::size_t from = at + 3 + option.size();
+  constexpr std::string_view before = "run with --begin_anew ";
+  if (const auto at = why.what.rfind(before); at != std::string::npos && !truth_.all_lost().empty() && is_current(*m)) {
+    const std::size_t from = at + before.size();
     begin_anew_ = parse_loss_name(why.what.substr(from, why.what.find(' ', from) - from));
     said("a person gives up what is lost");
     return form(false);

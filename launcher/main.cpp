@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/commit/checkpointer.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "launcher/agent.hpp"
 #include "launcher/chaos/chaos.hpp"
 #include "launcher/ckptd/ckptd.hpp"
@@ -54,7 +55,8 @@ launcher::Variables read_environment() {
 std::uint64_t generation_floor(const std::string& checkpoint_root, const StorageLimits& limits, const Log& log) {
   if (checkpoint_root.empty()) return 0;
   TimedFiles files{std::make_shared<PosixFiles>(), limits};
-  const auto newest = newest_generation(files, checkpoint_root);
+  FilesTier tier{files, checkpoint_root};
+  const auto newest = newest_generation(tier);
   if (!newest.ok()) log.warning(fmt::format("--checkpoint_root: {}; generations are counted from 1", message(newest.failure())));
   return newest.ok() ? *newest : 0;
 }

@@ -1,4 +1,4 @@
-add_library(elrun_checkpoint_test_support STATIC support/faulty_files.cpp)
+add_library(elrun_checkpoint_test_support STATIC support/faulty_files.cpp support/object_tier.cpp)
 target_link_libraries(elrun_checkpoint_test_support PUBLIC elrun_test_support elrun::checkpoint_io PRIVATE elrun_build_flags)
 
 elrun_test(checkpoint_test SOURCES unit/checkpoint_test.cpp unit/checkpoint_records_test.cpp unit/commit_machine_test.cpp

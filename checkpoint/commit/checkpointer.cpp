@@ -13,6 +13,7 @@
 #include "checkpoint/storage/in_parallel.hpp"
 #include "checkpoint/storage/shard_file.hpp"
 #include "checkpoint/storage/storage.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0 {
@@ -22,8 +23,11 @@ constexpr FenceNumber any_fence = fence_max + 1;
 
 }  // namespace
 
+Checkpointer::Checkpointer(Tier& tier, const Clock& clock, const Log& log, Saver saver, unsigned at_once)
+    : root_{tier, clock, log, std::move(saver), at_once} {}
 Checkpointer::Checkpointer(Files& files, const Clock& clock, const Log& log, Path root, Saver saver, unsigned at_once)
-    : root_{files, clock, log, std::move(root), std::move(saver), at_once} {}
+    : own_tier_{std::make_unique<FilesTier>(files, std::move(root), unique_name(saver), at_once)},
+      root_{*own_tier_, clock, log, std::move(saver), at_once} {}
 Checkpointer::Checkpointer(Checkpointer&&) noexcept = default;
 Checkpointer::~Checkpointer() = default;
 
@@ -85,8 +89,8 @@ Result<Start> Checkpointer::begin(const Outside& outside, const AskRanks& ask) {
       : was_empty
           ? fmt::format(
                 "fence {}: beginning at step 0, for {} was empty; if this job had checkpoints, stop it now: is the storage mounted?",
-                fence_.number(), root_.path().string())
-          : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_.number(), root_.path().string()));
+                fence_.number(), root_.where())
+          : fmt::format("fence {}: {} holds no checkpoint, beginning at step 0", fence_.number(), root_.where()));
   return start;
 }
 
@@ -116,7 +120,7 @@ Result<Start> Checkpointer::begin_with_state(std::span<const Witness> outside) {
         Code::not_found, Remedy::fix_config,
         fmt::format(
             "{} is empty, and this job's fence is gone: was the checkpoint root removed or unmounted while the job runs? Put it back",
-            root_.path().string())};
+            root_.where())};
   if (const auto allowed = save_on(before); const auto* no = std::get_if<Failure>(&allowed)) return *no;
   ELRUN_TRY(claim_fence(before));
 
@@ -139,8 +143,7 @@ Result<Start> Checkpointer::begin_with_state(std::span<const Witness> outside) {
 }
 
 Result<void> Checkpointer::claim_fence(const RootView& before) {
-  for (const Path& directory : {root_.path(), root_.path() / fences_directory, root_.path() / checkpoints_directory})
-    ELRUN_TRY(root_.files().make_directories(directory));
+  for (const char* directory : {"", fences_directory, checkpoints_directory}) ELRUN_TRY(root_.tier().make_directories(directory));
   FenceNumber above = 0;
   for (const Witness& w : missing(before)) above = std::max(above, w.id.fence);
   return fence_.claim(root_, above);
@@ -161,7 +164,7 @@ Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<s
   go.notes.push_back(fmt::format(
       "checkpoint root {} cannot be written ({}): going on from checkpoint {}, and no checkpoint can be saved until this user may "
       "write there",
-      root_.path().string(), why.what, to_string(*go.from)));
+      root_.where(), why.what, to_string(*go.from)));
   Start start{.notes = std::move(notes)};
   tell(start, go);
   return start;
@@ -169,17 +172,18 @@ Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<s
 
 ShardFindings Checkpointer::check_shards(const ShardQuestion& check) const {
   ShardFindings found{.rank = root_.saver().rank.value()};
-  const Path directory = root_.path_of(check.id);
-  const auto read = read_manifest(root_.files(), directory);
+  const std::string directory = checkpoint_directory(check.id);
+  const auto read = read_manifest(root_.tier(), directory);
   if (!read.ok() || read->crc != check.manifest_crc) {
     found.is_blind = true;
-    found.why = read.ok() ? fmt::format("{} is another one than the leader's", (directory / manifest_file).string()) : read.failure().what;
+    found.why = read.ok() ? fmt::format("{} is another one than the leader's", root_.where(name_in(directory, manifest_file)))
+                          : read.failure().what;
     return found;
   }
   const auto share = share_of_checks(static_cast<std::uint32_t>(read->manifest.files.size()), found.rank, root_.saver().world.value());
   std::vector<Result<void>> results(share.size());
   in_parallel(share.size(), root_.at_once(), [&](std::size_t i) {
-    results[i] = with_memory([&] { return verify_shards(root_.files(), directory, read->manifest, std::span{&share[i], 1}); });
+    results[i] = with_memory([&] { return verify_shards(root_.tier(), directory, read->manifest, std::span{&share[i], 1}); });
   });
   for (std::size_t i = 0; i < share.size(); ++i) {
     if (results[i].ok()) continue;
@@ -203,8 +207,8 @@ Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const 
   };
   const auto manifest = manifest_to_load(start);
   ELRUN_TRY(group.agree(manifest.ok() ? Result<void>{} : Result<void>{told(manifest.failure())}));
-  const Path directory = root_.path_of(*start.choice);
-  return load_shared({.files = root_.files(),
+  const std::string directory = checkpoint_directory(*start.choice);
+  return load_shared({.tier = root_.tier(),
                       .directory = directory,
                       .manifest = *manifest,
                       .fragments = fragments,
@@ -215,13 +219,13 @@ Result<std::vector<Aux>> Checkpointer::load(const Start& start, std::span<const 
 
 Result<Manifest> Checkpointer::manifest_to_load(const Start& start) const {
   if (!start.choice) return Failure{Code::not_found, Remedy::fix_config, "there is no checkpoint to load"};
-  const Path directory = root_.path_of(*start.choice);
-  ELRUN_TRY_ASSIGN(auto read, read_manifest(root_.files(), directory));
+  const std::string directory = checkpoint_directory(*start.choice);
+  ELRUN_TRY_ASSIGN(auto read, read_manifest(root_.tier(), directory));
   const Manifest& manifest = read.manifest;
   if (read.crc != start.manifest_crc || manifest.id != *start.choice)
     return Failure{Code::corrupt, Remedy::retry,
                    fmt::format("{} has CRC-32C {:08x}, the leader saw {:08x}: do all nodes see the same storage?",
-                               (directory / manifest_file).string(), read.crc, start.manifest_crc)};
+                               root_.where(name_in(directory, manifest_file)), read.crc, start.manifest_crc)};
   if (const auto differ = differences(manifest.model, root_.saver().model); !differ.empty())
     return Failure{Code::mismatch, Remedy::fix_config,
                    fmt::format("checkpoint {} is of another model:{}", to_string(manifest.id), indented_lines(differ))};
@@ -232,10 +236,11 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
   if (!start.choice) return root_.explained(invalid("there was no checkpoint to reject"));
   // A rank that sees another storage than the leader must not condemn what is whole: the leader looks for itself.
   const auto seen = [&]() -> Result<void> {
-    ELRUN_TRY_ASSIGN(const auto commit, read_commit(root_.files(), root_.path_of(*start.choice)));  // RUN.json was compared by the start
-    ELRUN_TRY_ASSIGN(const auto read, verify_checkpoint(root_.files(), root_.path_of(*start.choice), *start.choice, commit.root));
+    ELRUN_TRY_ASSIGN(const auto commit,
+                     read_commit(root_.tier(), checkpoint_directory(*start.choice)));  // RUN.json was compared by the start
+    ELRUN_TRY_ASSIGN(const auto read, verify_checkpoint(root_.tier(), checkpoint_directory(*start.choice), *start.choice, commit.root));
     for (const FileRecord& file : read.manifest.files) {
-      ELRUN_TRY_ASSIGN(ShardReader shard, ShardReader::open(root_.files(), root_.path_of(*start.choice), file));
+      ELRUN_TRY_ASSIGN(ShardReader shard, ShardReader::open(root_.tier(), checkpoint_directory(*start.choice), file));
       ELRUN_TRY(shard.check());
     }
     return {};
@@ -244,13 +249,13 @@ Result<void> Checkpointer::reject(const Start& start, const Failure& why) {
     Failure other = why;
     other.remedy = why.code == Code::io ? Remedy::retry : Remedy::fix_config;  // a rank that cannot read may be able to, some time later
     other.what = fmt::format("{}; the leader reads all of checkpoint {} without an error: do all nodes see the same {}?", why.what,
-                             to_string(*start.choice), root_.path().string());
+                             to_string(*start.choice), root_.where());
     return other;
   }
   const Code code = seen.failure().code;
   if (code != Code::corrupt && code != Code::not_found) {  // no proof of damage: another time may be a better one
     const Failure& cannot_look = seen.failure();
-    return root_.explained(code == Code::io ? cannot_be_read(root_.path().string(), *start.choice, cannot_look.what) : cannot_look);
+    return root_.explained(code == Code::io ? cannot_be_read(root_.where(), *start.choice, cannot_look.what) : cannot_look);
   }
   rejected_.push_back({*start.choice, seen.failure().what});
   root_.log().warning(fmt::format("checkpoint {} is given up: {}", to_string(*start.choice), message(why)));

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,6 +36,7 @@
 #include "checkpoint/format/names.hpp"
 #include "checkpoint/load/shared_load.hpp"
 #include "checkpoint/storage/shard_writer.hpp"
+#include "checkpoint/tiers/tier.hpp"
 #include "lib/base/bytes.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
@@ -52,11 +54,13 @@ struct Outside {
   std::uint64_t decided = 0;  ///< The most steps that an agent has seen decided.
 };
 
-/// Not thread-safe. `files`, `clock` and `log` outlive it. Every call may block for as long as the storage does.
+/// Not thread-safe. What it is given by reference outlives it. Every call may block for as long as the storage does.
 class Checkpointer {
  public:
-  /// `at_once`: so many operations are made at the same time where the files of a checkpoint are looked into or removed; from 2 on
-  /// `files` is called by several threads.
+  /// `at_once`: so many operations are made at the same time where the files of a checkpoint are looked into; from 2 on
+  /// `tier` is called by several threads.
+  Checkpointer(Tier& tier, const Clock& clock, const Log& log, Saver saver, unsigned at_once = 1);
+  /// The same in a directory of a file system.
   Checkpointer(Files& files, const Clock& clock, const Log& log, Path root, Saver saver, unsigned at_once = 1);
   Checkpointer(Checkpointer&&) noexcept;
   ~Checkpointer();
@@ -116,7 +120,7 @@ class Checkpointer {
   [[nodiscard]] Result<void> outcome(const CommitMachine& save) const;
 
   /// Of a checkpoint under this root.
-  [[nodiscard]] Path path_of(const CheckpointId& id) const { return root_.path_of(id); }
+  [[nodiscard]] Path path_of(const CheckpointId& id) const { return root_.where(checkpoint_directory(id)); }
   /// Leader, after a commit: its acknowledgement as text, for others to remember.
   [[nodiscard]] const std::string& acknowledged() const { return fence_.acknowledged(); }
 
@@ -147,6 +151,7 @@ class Checkpointer {
   Result<Retention> what_goes(std::vector<Found>& found, const std::vector<CheckpointId>& promised, const std::string& root_identity,
                               std::uint32_t keep);
 
+  std::unique_ptr<Tier> own_tier_;  // where it was given files
   CheckpointRoot root_;
   OwnFence fence_{};                      // claimed by start()
   std::optional<CheckpointId> tried_{};   // the newest name that a save began with

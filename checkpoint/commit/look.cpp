@@ -14,15 +14,14 @@ namespace elrun::inline v0 {
 namespace {
 
 Result<std::optional<FenceRecord>> highest_published(const CheckpointRoot& root, FenceNumber below, std::vector<std::string>& notes) {
-  Files& files = root.files();
-  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files, root.path()));
+  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(root.tier()));
   for (auto number = numbers.rbegin(); number != numbers.rend(); ++number) {
     if (*number >= below) continue;
-    const Path path = root.path() / fences_directory / fence_name(*number);
-    const auto text = read_record(files, path, record_bytes_max);
+    const std::string name = name_in(fences_directory, fence_name(*number));
+    const auto text = read_record(root.tier(), name, record_bytes_max);
     if (!text.ok() && text.failure().code == Code::not_found) continue;  // claimed by one who died before it could save
     if (!text.ok() && text.failure().code != Code::corrupt) return text.failure();
-    auto record = text.ok() ? decode_fence(*text, path.string()) : Result<FenceRecord>{text.failure()};
+    auto record = text.ok() ? decode_fence(*text, root.where(name)) : Result<FenceRecord>{text.failure()};
     if (record.ok() && record->number == *number) return std::optional{std::move(*record)};
     if (!record.ok() && record.failure().code != Code::corrupt) return std::move(record).failure();
     // What was committed under this number and above stays on the timeline; only what it inherited is judged by the
@@ -36,7 +35,7 @@ Result<std::optional<FenceRecord>> highest_published(const CheckpointRoot& root,
 /// of its files, and with them what was acknowledged.
 Result<void> look_for_fences(const CheckpointRoot& root, FenceNumber below, RootView& view) {
   ELRUN_TRY_ASSIGN(const auto published,
-                   find_published_fences(root.files(), root.path()));  // after the checkpoints: another job may save meanwhile
+                   find_published_fences(root.tier()));  // after the checkpoints: another job may save meanwhile
   for (const FenceNumber number : published)
     if (number < below) view.newest_fence = std::max(view.newest_fence, number);
   const Found* newest = nullptr;
@@ -53,7 +52,7 @@ Result<void> look_for_fences(const CheckpointRoot& root, FenceNumber below, Root
 /// The first line of its mark; empty where that cannot be read.
 std::string what_was_seen(const CheckpointRoot& root, const CheckpointId& id) {
   constexpr Bytes mark_bytes_max{65536};
-  const auto mark = root.files().read_all(root.path_of(id) / quarantine_file, mark_bytes_max);
+  const auto mark = root.tier().get_all(name_in(checkpoint_directory(id), quarantine_file), mark_bytes_max);
   if (!mark.ok()) return {};
   const std::string_view text = as_text(*mark);
   constexpr std::size_t shown_max = 1024;
@@ -70,23 +69,23 @@ Result<void> ask_for_shards(const CheckpointRoot& root, const CheckpointId& id, 
     std::vector<std::uint32_t> doubtful =
         found.is_blind ? share_of_checks(files, found.rank, static_cast<std::uint32_t>(findings.size())) : found.bad;
     std::erase_if(doubtful, [&](std::uint32_t file) { return file >= files; });
-    ELRUN_TRY(verify_shards(root.files(), root.path_of(id), read.manifest, doubtful, root.at_once()));
+    ELRUN_TRY(verify_shards(root.tier(), checkpoint_directory(id), read.manifest, doubtful, root.at_once()));
     if (found.rank == root.saver().rank.value()) continue;  // the leader's own bad moment
     root.log().warning(fmt::format("rank {} cannot read all of checkpoint {}, but the leader can ({}): do all nodes see the same {}?",
-                                   found.rank, to_string(id), found.why, root.path().string()));
+                                   found.rank, to_string(id), found.why, root.where()));
   }
   return {};
 }
 
 /// Reads the chain from COMMIT to the shards' block tables. A failure is what neither damage nor a bad moment of the storage explains.
 Result<LookedInto> look_into(const CheckpointRoot& root, const CheckpointId& id, const std::string& root_identity, const AskRanks& ask) {
-  auto names = root.files().list(root.path_of(id));
-  if (!names.ok() && names.failure().code == Code::io) names = root.files().list(root.path_of(id));  // a bad moment?
+  auto names = root.tier().list(checkpoint_directory(id));
+  if (!names.ok() && names.failure().code == Code::io) names = root.tier().list(checkpoint_directory(id));  // a bad moment?
   if (!names.ok() && names.failure().code == Code::io) return LookedInto{id, LookedInto::As::unreadable, names.failure().what};
   if (!names.ok() && names.failure().code != Code::not_found) return std::move(names).failure();
   const auto verify = [&]() -> Result<ReadManifest> {
-    if (!ask) return verify_checkpoint(root.files(), root.path_of(id), id, root_identity, root.at_once());
-    ELRUN_TRY_ASSIGN(ReadManifest read, verify_manifest(root.files(), root.path_of(id), id, root_identity));
+    if (!ask) return verify_checkpoint(root.tier(), checkpoint_directory(id), id, root_identity, root.at_once());
+    ELRUN_TRY_ASSIGN(ReadManifest read, verify_manifest(root.tier(), checkpoint_directory(id), id, root_identity));
     ELRUN_TRY(ask_for_shards(root, id, read, ask));
     return read;
   };
@@ -95,7 +94,7 @@ Result<LookedInto> look_into(const CheckpointRoot& root, const CheckpointId& id,
   if (verified.ok()) return LookedInto{.id = id, .manifest_crc = verified->crc};
   const Failure& why = verified.failure();
   if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?
-    names = root.files().list(root.path_of(id));
+    names = root.tier().list(checkpoint_directory(id));
     if (!names.ok() || std::find(names->begin(), names->end(), commit_file) == names->end()) return LookedInto{id, LookedInto::As::removed};
   }
   if (why.code == Code::corrupt || why.code == Code::not_found) return LookedInto{id, LookedInto::As::damaged, why.what};
@@ -106,12 +105,12 @@ Result<LookedInto> look_into(const CheckpointRoot& root, const CheckpointId& id,
 }  // namespace
 
 Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<const Witness> outside, std::vector<std::string>& notes) {
-  Files& files = root.files();
-  RootView view{.where = root.path().string(), .witnesses = {outside.begin(), outside.end()}};
+  Tier& tier = root.tier();
+  RootView view{.where = root.where(), .witnesses = {outside.begin(), outside.end()}};
   // First what was promised, then what is there: another job may save meanwhile.
-  ELRUN_TRY_ASSIGN(const auto acknowledged, find_acknowledged(files, root.path()));
+  ELRUN_TRY_ASSIGN(const auto acknowledged, find_acknowledged(tier));
   ELRUN_TRY_ASSIGN(view.highest, highest_published(root, below, notes));
-  ELRUN_TRY_ASSIGN(view.found, find_checkpoints(files, root.path()));
+  ELRUN_TRY_ASSIGN(view.found, find_checkpoints(tier));
   for (Found& f : view.found)
     if (f.quarantined) f.damage = what_was_seen(root, f.id);
   const std::vector<Found> line = timeline(view.found, view.highest);
@@ -119,15 +118,14 @@ Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<c
   if (!run.ok() && run.failure().code != Code::corrupt) return run.failure();
   if (run.ok() && *run) view.root = (*run)->root;
   for (auto f = line.rbegin(); f != line.rend() && view.root.empty(); ++f)  // until RUN.json is written again
-    if (const auto commit = read_commit(files, root.path_of(f->id)); commit.ok()) view.root = commit->root;
+    if (const auto commit = read_commit(tier, checkpoint_directory(f->id)); commit.ok()) view.root = commit->root;
 
   for (const CheckpointId& id : acknowledged) {
-    const Path path = root.path() / fences_directory / acknowledgement_name(id);
-    Witness w{.id = id, .says = fmt::format("{} says so", path.string())};  // by its name; the content is for people
+    const std::string name = name_in(fences_directory, acknowledgement_name(id)), where = root.where(name);
+    Witness w{.id = id, .says = fmt::format("{} says so", where)};  // by its name; the content is for people
     if (id == acknowledged.back())
-      if (const auto text = files.read_all(path, acknowledgement_bytes_max); text.ok())
-        if (const auto record = decode_acknowledgement(*text, path.string()); record.ok() && record->id == id)
-          w = witness(*record, path.string(), false);
+      if (const auto text = tier.get_all(name, acknowledgement_bytes_max); text.ok())
+        if (const auto record = decode_acknowledgement(*text, where); record.ok() && record->id == id) w = witness(*record, where, false);
     view.witnesses.push_back(std::move(w));
   }
   if (view.highest && !view.highest->inherits.empty()) {
@@ -139,19 +137,20 @@ Result<RootView> look(const CheckpointRoot& root, FenceNumber below, std::span<c
   ELRUN_TRY(look_for_fences(root, below, view));
   if (!line.empty()) return view;
   for (const Found& f : view.found) {  // roots of elrun 0.1.0 have no acknowledgements, but a manifest names the checkpoint before it
-    const auto left = read_manifest(files, root.path_of(f.id));
+    const auto left = read_manifest(tier, checkpoint_directory(f.id));
     if (left.ok() && left->manifest.parent)
-      view.witnesses.push_back({.id = *left->manifest.parent,
-                                .says = fmt::format("{} says that {} was committed before it",
-                                                    (root.path_of(f.id) / manifest_file).string(), to_string(*left->manifest.parent))});
+      view.witnesses.push_back(
+          {.id = *left->manifest.parent,
+           .says = fmt::format("{} says that {} was committed before it", root.where(name_in(checkpoint_directory(f.id), manifest_file)),
+                               to_string(*left->manifest.parent))});
   }
   if (run.ok() && !*run) {
-    if (const std::string mount = view.found.empty() && !view.highest ? files.missing_mount(root.path()) : std::string{}; !mount.empty())
+    if (const std::string mount = view.found.empty() && !view.highest ? tier.missing_mount() : std::string{}; !mount.empty())
       view.hollow = fmt::format("is empty, and {}, which /etc/fstab has, is not mounted", mount);
     return view;
   }
-  ELRUN_TRY_ASSIGN(const auto names, files.list(root.path()));
-  ELRUN_TRY_ASSIGN(const auto fences, find_fences(files, root.path()));
+  ELRUN_TRY_ASSIGN(const auto names, tier.list(""));
+  ELRUN_TRY_ASSIGN(const auto fences, find_fences(tier));
   const bool has_directory = std::find(names.begin(), names.end(), checkpoints_directory) != names.end();
   if (fences.empty() || fences.front() >= below || !has_directory)
     view.hollow = fmt::format("has a {}, which its first save made, but {} is gone", run_file,

@@ -15,9 +15,9 @@ constexpr int claim_tries_max = 64;
 
 /// Whose fence that is; nothing where its claim cannot be read.
 std::optional<Author> owner_of(const CheckpointRoot& root, FenceNumber number) {
-  const Path path = root.path() / fences_directory / claim_name(number);
-  const auto text = root.files().read_all(path, record_bytes_max);
-  const auto claim = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
+  const std::string name = name_in(fences_directory, claim_name(number));
+  const auto text = root.tier().get_all(name, record_bytes_max);
+  const auto claim = text.ok() ? decode_claim(*text, root.where(name)) : Result<ClaimRecord>{text.failure()};
   return claim.ok() ? std::optional{claim->author} : std::nullopt;
 }
 
@@ -26,28 +26,28 @@ std::optional<Author> owner_of(const CheckpointRoot& root, FenceNumber number) {
 Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
   number_ = 0;
   for (int tries = 0; tries < claim_tries_max; ++tries) {
-    ELRUN_TRY_ASSIGN(const FenceNumber found, highest_fence(root.files(), root.path()));
-    if (seen_ && found > *seen_) return superseded({{found}, owner_of(root, found)}, number_, root.author(), root.path().string());
-    if (found > 0) ELRUN_TRY(may_claim(found, owner_of(root, found), root.author(), root.path().string()));
+    ELRUN_TRY_ASSIGN(const FenceNumber found, highest_fence(root.tier()));
+    if (seen_ && found > *seen_) return superseded({{found}, owner_of(root, found)}, number_, root.author(), root.where());
+    if (found > 0) ELRUN_TRY(may_claim(found, owner_of(root, found), root.author(), root.where()));
     const FenceNumber highest = std::max(found, above);
     if (highest >= fence_max)
       return Failure{Code::exhausted, Remedy::fix_config,
-                     fmt::format("{} has used up its fence numbers; use another directory", root.path().string())};
+                     fmt::format("{} has used up its fence numbers; use another directory", root.where())};
     const ClaimRecord record{highest + 1, root.author()};
-    auto claimed = publish_once(root.files(), root.path() / fences_directory, claim_name(record.number), root.unique(), encode(record));
+    auto claimed = root.tier().publish(name_in(fences_directory, claim_name(record.number)), as_bytes(encode(record)));
     if (claimed.ok()) return was_claimed_ = true, seen_.reset(), number_ = record.number, Result<void>{};
     if (claimed.failure().code != Code::already_exists) return claimed;
   }
   return Failure{Code::exhausted, Remedy::retry,
-                 fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root.path().string())};
+                 fmt::format("{} others claimed a fence of {} first, one after the other", claim_tries_max, root.where())};
 }
 
 Result<void> OwnFence::make_durable(const CheckpointRoot& root, std::vector<CheckpointId>& inherits,
                                     std::optional<CheckpointId> resumed_from) const {
-  ELRUN_TRY_ASSIGN(const auto acknowledged, find_acknowledged(root.files(), root.path()));
+  ELRUN_TRY_ASSIGN(const auto acknowledged, find_acknowledged(root.tier()));
   for (auto id = inherits.begin(); id != inherits.end();) {
     const bool is_durable = std::binary_search(acknowledged.begin(), acknowledged.end(), *id);
-    auto synced = is_durable ? Result<void>{} : root.files().sync_directory(root.path_of(*id));
+    auto synced = is_durable ? Result<void>{} : root.tier().make_durable(checkpoint_directory(*id));
     if (!synced.ok() && *id == resumed_from) return synced;
     id = synced.ok() ? id + 1 : inherits.erase(id);
   }
@@ -63,13 +63,13 @@ Result<void> OwnFence::publish(const CheckpointRoot& root, const std::vector<Che
                            .inherits = inherits,
                            .resumed_from = resumed_from,
                            .gives_up = given_up_};
-  return publish_once(root.files(), root.path() / fences_directory, fence_name(number_), root.unique(), encode(record));
+  return root.tier().publish(name_in(fences_directory, fence_name(number_)), as_bytes(encode(record)));
 }
 
 Result<FencesSeen> OwnFence::look(const CheckpointRoot& root) const {
   if (number_ == 0) return Failure{Code::refused, Remedy::rejoin, "this process has not claimed a fence of the checkpoint root"};
   FencesSeen seen;
-  ELRUN_TRY_ASSIGN(seen.numbers, root.of_reading(find_fences(root.files(), root.path())));
+  ELRUN_TRY_ASSIGN(seen.numbers, root.of_reading(find_fences(root.tier())));
   if (!seen.numbers.empty() && seen.numbers.back() > number_) seen.newest = owner_of(root, seen.numbers.back());
   else if (!seen.numbers.empty() && seen.numbers.back() == number_)
     seen.newest = root.author();  // a save of our own earlier fence asks, too
@@ -78,43 +78,41 @@ Result<FencesSeen> OwnFence::look(const CheckpointRoot& root) const {
 
 Result<void> OwnFence::check_newest(const CheckpointRoot& root) const {
   ELRUN_TRY_ASSIGN(const FencesSeen seen, look(root));
-  return may_save(seen, number_, root.author(), root.path().string());
+  return may_save(seen, number_, root.author(), root.where());
 }
 
 Result<void> OwnFence::go_without(const CheckpointRoot& root) {
-  ELRUN_TRY_ASSIGN(seen_, highest_fence(root.files(), root.path()));
+  ELRUN_TRY_ASSIGN(seen_, highest_fence(root.tier()));
   return {};
 }
 
 Result<void> OwnFence::acknowledge(const CheckpointRoot& root, const SaveTicket& ticket) {
-  const Path directory = root.path() / fences_directory, path = directory / acknowledgement_name(ticket.id);
-  std::string text = encode(Acknowledgement{ticket.id, ticket.root, root.author(), root.path().string(), root.saver().plan.hash});
-  auto written = root.files().write_durably(path, as_bytes(text));
-  if (written.ok()) written = root.files().sync_directory(directory);
-  if (!written.ok()) {
-    (void)root.files().remove_file(path);
+  const std::string name = name_in(fences_directory, acknowledgement_name(ticket.id));
+  std::string text = encode(Acknowledgement{ticket.id, ticket.root, root.author(), root.where(), root.saver().plan.hash});
+  if (auto written = root.tier().put(name, as_bytes(text)); !written.ok()) {
+    (void)root.tier().discard(name);
     return written;
   }
   acknowledged_ = std::move(text);
   return {};
 }
 
-Result<FenceNumber> highest_fence(Files& files, const Path& root) {
-  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files, root));
-  ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(files, root));
+Result<FenceNumber> highest_fence(Tier& tier) {
+  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(tier));
+  ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(tier));
   FenceNumber highest = numbers.empty() ? 0 : numbers.back();
   for (const Found& f : found) highest = std::max(highest, f.id.fence);
   return highest;
 }
 
-Result<std::uint64_t> newest_generation(Files& files, const Path& root) {
+Result<std::uint64_t> newest_generation(Tier& tier) {
   constexpr std::size_t claims_read_max = 16;  // numbers grow along with the fences; more than one job may have claimed
-  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(files, root));
+  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(tier));
   std::uint64_t newest = 0;
   for (std::size_t i = 0; i < std::min(numbers.size(), claims_read_max); ++i) {
-    const Path path = root / fences_directory / claim_name(numbers[numbers.size() - 1 - i]);
-    const auto text = files.read_all(path, record_bytes_max);
-    const auto claim = text.ok() ? decode_claim(*text, path.string()) : Result<ClaimRecord>{text.failure()};
+    const std::string name = name_in(fences_directory, claim_name(numbers[numbers.size() - 1 - i]));
+    const auto text = tier.get_all(name, record_bytes_max);
+    const auto claim = text.ok() ? decode_claim(*text, tier.where(name)) : Result<ClaimRecord>{text.failure()};
     if (claim.ok()) newest = std::max(newest, claim->author.generation.number);  // an unreadable one says nothing
   }
   return newest;

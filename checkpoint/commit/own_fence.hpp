@@ -61,11 +61,11 @@ class OwnFence {
   std::string acknowledged_{};  // the newest acknowledgement, encoded
 };
 
-/// The highest fence found under `root`; 0 when there is none.
-[[nodiscard]] Result<FenceNumber> highest_fence(Files& files, const Path& root);
+/// The highest fence found; 0 when there is none.
+[[nodiscard]] Result<FenceNumber> highest_fence(Tier& tier);
 
-/// The largest number of a generation in the newest claims under `root`; 0 when there is none. The floor of a coordinator
+/// The largest number of a generation in the newest claims; 0 when there is none. The floor of a coordinator
 /// that no earlier process of the job can tell how far it was.
-[[nodiscard]] Result<std::uint64_t> newest_generation(Files& files, const Path& root);
+[[nodiscard]] Result<std::uint64_t> newest_generation(Tier& tier);
 
 }  // namespace elrun::inline v0

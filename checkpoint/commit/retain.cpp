@@ -16,28 +16,20 @@ constexpr std::size_t fences_kept = 32;         // the newest, whoever needs the
 constexpr std::size_t fences_removed_max = 64;  // by one retain
 
 Result<void> remove_committed(const CheckpointRoot& root, const CheckpointId& id, const std::string& identity) {
-  const auto commit = read_commit(root.files(), root.path_of(id));
+  const std::string directory = checkpoint_directory(id);
+  const auto commit = read_commit(root.tier(), directory);
   if (!commit.ok()) return {};              // damaged: kept for the person who looks into it
   if (commit->root != identity) return {};  // not ours, however it came here
   // The mirror of a commit: first it is promised to nobody, then it stops to exist, each durably; then its bytes go.
-  const auto unpromised = root.files().remove_file(root.path() / fences_directory / acknowledgement_name(id));
-  if (!unpromised.ok() && unpromised.failure().code != Code::not_found) return unpromised;
-  if (unpromised.ok()) ELRUN_TRY(root.files().sync_directory(root.path() / fences_directory));
-  // Somebody may keep it elsewhere, behind a link: the link goes, and what it leads to stays whole. A directory is not removed so.
-  if (root.files().remove_file(root.path_of(id)).ok()) return root.files().sync_directory(root.path() / checkpoints_directory);
-  ELRUN_TRY(root.files().remove_file(root.path_of(id) / commit_file));
-  ELRUN_TRY(root.files().sync_directory(root.path_of(id)));
-  const Path trash = root.path() / trash_directory;
-  (void)root.files().remove_file(trash);  // a link: what it leads to is not this root's
-  ELRUN_TRY(root.files().make_directories(trash));
-  ELRUN_TRY(root.files().rename(root.path_of(id), trash / to_string(id)));
-  return remove_tree(root.files(), trash / to_string(id), root.at_once());
+  ELRUN_TRY(root.tier().remove(name_in(fences_directory, acknowledgement_name(id))));
+  ELRUN_TRY(root.tier().remove(name_in(directory, commit_file)));
+  return root.tier().throw_away(directory);
 }
 
 /// A start reads the highest fence, and those below it only where that one is damaged. What a checkpoint or an acknowledgement names stays, too.
 Result<void> remove_old_fences(const CheckpointRoot& root, FenceNumber mine, const std::vector<Found>& found,
                                const std::vector<CheckpointId>& promised) {
-  ELRUN_TRY_ASSIGN(std::vector<FenceNumber> numbers, find_fences(root.files(), root.path()));
+  ELRUN_TRY_ASSIGN(std::vector<FenceNumber> numbers, find_fences(root.tier()));
   if (numbers.size() <= fences_kept) return {};
   numbers.resize(numbers.size() - fences_kept);
   std::set<FenceNumber> needed;
@@ -47,8 +39,7 @@ Result<void> remove_old_fences(const CheckpointRoot& root, FenceNumber mine, con
   for (const FenceNumber number : numbers) {
     if (number >= mine || needed.contains(number)) continue;
     for (const std::string& name : {fence_name(number), claim_name(number)})
-      if (auto gone = root.files().remove_file(root.path() / fences_directory / name); !gone.ok() && gone.failure().code != Code::not_found)
-        return gone;
+      ELRUN_TRY(root.tier().discard(name_in(fences_directory, name)));
     if (++removed == fences_removed_max) break;
   }
   return {};
@@ -65,7 +56,7 @@ Result<Retention> Checkpointer::what_goes(std::vector<Found>& found, const std::
     const auto doubtful = std::find_if(gone.keep.begin(), gone.keep.end(),
                                        [&](const CheckpointId& id) { return std::find(whole_.begin(), whole_.end(), id) == whole_.end(); });
     if (gone.uncommit.empty() || doubtful == gone.keep.end()) return gone;
-    const auto verified = verify_checkpoint(root_.files(), root_.path_of(*doubtful), *doubtful, root_identity, root_.at_once());
+    const auto verified = verify_checkpoint(root_.tier(), checkpoint_directory(*doubtful), *doubtful, root_identity, root_.at_once());
     if (verified.ok()) {
       whole_.push_back(*doubtful);
       continue;
@@ -88,8 +79,8 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
     ELRUN_TRY(fence_.check_newest(root_));
     ELRUN_TRY_ASSIGN(const auto run, root_.read_run());
     if (!run) return {};
-    ELRUN_TRY_ASSIGN(auto found, find_checkpoints(root_.files(), root_.path()));
-    ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(root_.files(), root_.path()));
+    ELRUN_TRY_ASSIGN(auto found, find_checkpoints(root_.tier()));
+    ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(root_.tier()));
     for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
     keep_first(remove_old_fences(root_, fence_.number(), found, promised));
     ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(found, promised, run->root, keep)));
@@ -98,16 +89,12 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
       keep_first(remove_committed(root_, id, run->root));
     }
     for (const CheckpointId& id : gone.sweep) {
-      const auto now_there = root_.files().list(root_.path_of(id));  // the looks and removals above take their time
+      const auto now_there = root_.tier().list(checkpoint_directory(id));  // the looks and removals above take their time
       if (now_there.ok() && std::find(now_there->begin(), now_there->end(), commit_file) != now_there->end()) continue;
-      const auto left = read_manifest(root_.files(), root_.path_of(id));
-      if (!left.ok() || left->manifest.root == run->root) keep_first(remove_tree(root_.files(), root_.path_of(id), root_.at_once()));
+      const auto left = read_manifest(root_.tier(), checkpoint_directory(id));
+      if (!left.ok() || left->manifest.root == run->root) keep_first(root_.tier().remove_all(checkpoint_directory(id)));
     }
-    (void)root_.files().remove_file(root_.path() / trash_directory);
-    const auto trash = root_.files().list(root_.path() / trash_directory);
-    if (trash.ok())
-      for (const std::string& name : *trash)
-        if (parse_checkpoint_id(name)) keep_first(remove_tree(root_.files(), root_.path() / trash_directory / name, root_.at_once()));
+    keep_first(root_.tier().empty_trash());
     return {};
   }();
   keep_first(std::move(cleaned));

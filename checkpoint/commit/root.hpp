@@ -1,8 +1,9 @@
 #pragma once
-/// \file Shell: a checkpoint root as one member of one generation sees it: its RUN.json, the paths in it, and what a failure on it says.
+/// \file Shell: a checkpoint root as one member of one generation sees it: the tier that keeps it, its RUN.json, and what a failure on it says.
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,8 +13,8 @@
 #include "checkpoint/format/model.hpp"
 #include "checkpoint/format/names.hpp"
 #include "checkpoint/format/records.hpp"
+#include "checkpoint/tiers/tier.hpp"
 #include "lib/base/clock.hpp"
-#include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
 
 namespace elrun::inline v0 {
@@ -33,23 +34,25 @@ struct Saver {
 /// and not for a core, so a leader of thousands of ranks takes a fraction of the time; a network file system has queues of about this length for one client.
 constexpr unsigned storage_operations_at_once = 32;
 
-/// Not thread-safe. `files`, `clock` and `log` outlive it. It holds nothing of what is on the storage: every call asks anew.
+/// Tells a member's preparations of a file apart from those of others.
+[[nodiscard]] std::string unique_name(const Saver& saver);
+
+/// Not thread-safe. `tier`, `clock` and `log` outlive it. It holds nothing of what is on the storage: every call asks anew.
 class CheckpointRoot {
  public:
-  /// `at_once`: operations on files of one checkpoint; from 2 on `files` is called by several threads.
-  CheckpointRoot(Files& files, const Clock& clock, const Log& log, Path path, Saver saver, unsigned at_once = 1)
-      : files_{files}, clock_{clock}, log_{log}, path_{std::move(path)}, saver_{std::move(saver)}, at_once_{at_once} {}
+  /// `at_once`: operations on files of one checkpoint; from 2 on `tier` is called by several threads.
+  CheckpointRoot(Tier& tier, const Clock& clock, const Log& log, Saver saver, unsigned at_once = 1)
+      : tier_{tier}, clock_{clock}, log_{log}, where_{tier.where("")}, saver_{std::move(saver)}, at_once_{at_once} {}
 
-  [[nodiscard]] Files& files() const { return files_; }
+  [[nodiscard]] Tier& tier() const { return tier_; }
   [[nodiscard]] const Log& log() const { return log_; }
-  [[nodiscard]] const Path& path() const { return path_; }
+  /// For people, and what others remember it by.
+  [[nodiscard]] const std::string& where() const { return where_; }
+  [[nodiscard]] std::string where(std::string_view name) const { return tier_.where(name); }
   [[nodiscard]] const Saver& saver() const { return saver_; }
   [[nodiscard]] unsigned at_once() const { return at_once_; }
-  [[nodiscard]] Path path_of(const CheckpointId& id) const;
   /// Who writes, and when: now.
   [[nodiscard]] Author author() const;
-  /// Tells this member's preparations of a file apart from those of others.
-  [[nodiscard]] std::string unique() const;
 
   /// RUN.json; nothing when there is none. Fails with `mismatch` when another plan or model made the root.
   [[nodiscard]] Result<std::optional<RunRecord>> read_run() const;
@@ -81,10 +84,10 @@ class CheckpointRoot {
   [[nodiscard]] Result<void> same_job(const RunRecord& record) const;
   [[nodiscard]] Failure not_readable(Failure failure) const;
 
-  Files& files_;
+  Tier& tier_;
   const Clock& clock_;
   const Log& log_;
-  Path path_;
+  std::string where_;
   Saver saver_;
   unsigned at_once_;
 };

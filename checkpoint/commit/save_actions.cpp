@@ -25,8 +25,8 @@ struct Act {
   const SaveScene& on;
   const SaveTicket& ticket;
 
-  [[nodiscard]] Files& files() const { return on.root.files(); }
-  [[nodiscard]] Path directory() const { return on.root.path_of(ticket.id); }
+  [[nodiscard]] Tier& tier() const { return on.root.tier(); }
+  [[nodiscard]] std::string directory() const { return checkpoint_directory(ticket.id); }
 
   Result<FencesSeen> operator()(const LookAtFences&) const { return on.fence.look(on.root); }
   Result<SpaceLeft> operator()(const AskSpace&) const;
@@ -42,7 +42,7 @@ struct Act {
 };
 
 Result<SpaceLeft> Act::operator()(const AskSpace&) const {
-  ELRUN_TRY_ASSIGN(const Bytes left, files().space_left(on.root.path()));
+  ELRUN_TRY_ASSIGN(const Bytes left, tier().space_left());
   return SpaceLeft{left};
 }
 
@@ -53,7 +53,7 @@ Result<RunKnown> Act::operator()(const ReadRun&) const {
 
 /// By their names, for what is no directory takes a name, too.
 Result<AttemptsFound> Act::operator()(const ListAttempts&) const {
-  ELRUN_TRY_ASSIGN(const auto names, files().list(on.root.path() / checkpoints_directory));
+  ELRUN_TRY_ASSIGN(const auto names, tier().list(checkpoints_directory));
   AttemptsFound found;
   for (const std::string& name : names)
     if (const auto taken = parse_checkpoint_id(name)) found.taken.push_back(*taken);
@@ -61,27 +61,26 @@ Result<AttemptsFound> Act::operator()(const ListAttempts&) const {
 }
 
 Result<Done> Act::operator()(const MakeDirectory&) const {
-  ELRUN_TRY(files().make_directory(directory()));
-  ELRUN_TRY(files().sync_directory(on.root.path() / checkpoints_directory));
+  ELRUN_TRY(tier().make_directory(directory()));
   return Done{};
 }
 
 /// Checked against its vote, down to the shard's block table, as this process sees it: a rank that votes yes knows only that its own node has its files.
 Result<PartRecord> Act::part_of(const PartVote& vote) const {
-  const Path path = directory() / part_name(vote.rank, on.root.saver().world.value());
+  const std::string name = name_in(directory(), part_name(vote.rank, on.root.saver().world.value())), where = on.root.where(name);
   const auto told = [&](Failure why) {
     why.rank = Rank{vote.rank};
     if (why.code == Code::not_found || why.code == Code::corrupt)
-      why.what = fmt::format("{} is not here as rank {} wrote it ({}): do all nodes see the same {}?", path.string(), vote.rank, why.what,
-                             on.root.path().string());
+      why.what = fmt::format("{} is not here as rank {} wrote it ({}): do all nodes see the same {}?", where, vote.rank, why.what,
+                             on.root.where());
     return why;
   };
-  const auto text = on.root.of_reading(files().read_all(path, record_bytes_max));
+  const auto text = on.root.of_reading(tier().get_all(name, record_bytes_max));
   if (!text.ok()) return told(text.failure());
   if (text->size() != vote.part_bytes || crc32c(*text) != vote.part_crc)
     return told({Code::corrupt, Remedy::fix_config, "it has another length or checksum than its vote"});
-  ELRUN_TRY_ASSIGN(PartRecord part, decode_part(*text, path.string()));
-  if (const auto shard = on.root.of_reading(look_into_shard(files(), directory(), part.file));
+  ELRUN_TRY_ASSIGN(PartRecord part, decode_part(*text, where));
+  if (const auto shard = on.root.of_reading(look_into_shard(tier(), directory(), part.file));
       !shard.ok() && !ELRUN_PLANTED(failed_look_counts))
     return told(shard.failure());
   return part;
@@ -110,8 +109,7 @@ Result<ManifestWritten> Act::operator()(const WriteManifest& what) const {
   ELRUN_TRY_ASSIGN(const Manifest manifest, merge(std::move(head), std::move(parts)));
   const std::string text = encode(manifest);
   ELRUN_TRY(check_manifest_size(run_count(manifest.layout), text.size()));
-  ELRUN_TRY(files().write_durably(directory() / manifest_file, as_bytes(text)));
-  ELRUN_TRY(files().sync_directory(directory()));
+  ELRUN_TRY(tier().put(name_in(directory(), manifest_file), as_bytes(text)));
   written.bytes = text.size(), written.crc = crc32c(as_bytes(text)), written.sha256 = to_hex(sha256(as_bytes(text)));
   written.files = manifest.files.size();
   return written;
@@ -125,7 +123,7 @@ Result<Done> Act::operator()(const AskOwner&) const {
 Result<Done> Act::operator()(const PublishCommit& what) const {
   const ManifestWritten& m = what.manifest;
   const CommitRecord record{ticket.id, ticket.root, on.root.author(), m.bytes, m.crc, m.sha256, m.files, m.total_bytes};
-  ELRUN_TRY(publish_once(files(), directory(), commit_file, on.root.unique(), encode(record)));
+  ELRUN_TRY(tier().publish(name_in(directory(), commit_file), as_bytes(encode(record))));
   return Done{};
 }
 
@@ -149,12 +147,12 @@ CommitAnswer perform(const SaveScene& scene, const CommitAction& action) {
 }
 
 void remove_uncommitted(const CheckpointRoot& root, const SaveTicket& ticket) {
-  const Path directory = root.path_of(ticket.id);
-  const auto names = root.files().list(directory);
+  const std::string directory = checkpoint_directory(ticket.id);
+  const auto names = root.tier().list(directory);
   if (!names.ok()) return;
   const bool has_commit = std::find(names->begin(), names->end(), commit_file) != names->end();
   if (has_commit && !ELRUN_PLANTED(removed_after_commit)) return;
-  if (const auto removed = remove_tree(root.files(), directory, root.at_once()); !removed.ok())
+  if (const auto removed = root.tier().remove_all(directory); !removed.ok())
     root.log().warning(
         fmt::format("what the failed save {} left could not be removed yet: {}", to_string(ticket.id), message(removed.failure())));
 }

@@ -20,11 +20,7 @@ namespace {
 constexpr Bytes space_reserve = 4_MiB;  // for the other files of a save, and for others on the disk
 
 CommitTerms terms(const CheckpointRoot& root, const OwnFence& fence, const CommitLimits& limits) {
-  return {.fence = fence.number(),
-          .author = root.author(),
-          .world = root.saver().world.value(),
-          .root = root.path().string(),
-          .limits = limits};
+  return {.fence = fence.number(), .author = root.author(), .world = root.saver().world.value(), .root = root.where(), .limits = limits};
 }
 
 }  // namespace
@@ -112,29 +108,29 @@ PartVote Checkpointer::write_part(const SaveTicket& ticket, std::span<const Frag
 Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
                                             const ShardWriting& how, PartVote& vote) {
   const std::uint32_t rank = root_.saver().rank.value(), world = root_.saver().world.value();
-  const Path directory = root_.path_of(ticket.id);
+  const std::string directory = checkpoint_directory(ticket.id);
   ELRUN_TRY_ASSIGN(const ShardLayout layout,
                    lay_out_shard(root_.saver().model, ticket.id, ticket.root, root_.author(), rank, world, fragments, aux));
-  auto part = write_shard(root_.files(), directory, layout, how);
+  auto part = write_shard(root_.tier(), directory, layout, how);
   if (!part.ok()) {
     Failure why = std::move(part).failure();
     if (why.code == Code::no_space) {
-      const auto left = root_.files().space_left(root_.path());
+      const auto left = root_.tier().space_left();
       why.what = fmt::format(
           "{} needs {} bytes, {} bytes are free under {} ({}): free some space, keep fewer checkpoints, or choose "
           "another directory",
-          layout.part.file.name, layout.part.file.bytes, left.ok() ? fmt::to_string(left->value()) : "an unknown number of",
-          root_.path().string(), why.what);
+          layout.part.file.name, layout.part.file.bytes, left.ok() ? fmt::to_string(left->value()) : "an unknown number of", root_.where(),
+          why.what);
     }
     return why;
   }
   const std::string text = encode(*part);
-  if (auto written = root_.files().write_durably(directory / part_name(rank, world), as_bytes(text)); !written.ok()) {
-    (void)root_.files().remove_file(directory / part_name(rank, world));
-    (void)root_.files().remove_file(directory / layout.part.file.name);
+  const std::string name = name_in(directory, part_name(rank, world));
+  if (auto written = root_.tier().put(name, as_bytes(text)); !written.ok()) {  // from here on the shard is durable, too
+    (void)root_.tier().discard(name);
+    (void)root_.tier().discard(name_in(directory, layout.part.file.name));
     return written;
   }
-  ELRUN_TRY(root_.files().sync_directory(directory));
   vote.part_bytes = text.size();
   vote.part_crc = crc32c(as_bytes(text));
   return {};

@@ -27,6 +27,8 @@ bool literal(std::string_view& text, std::string_view expected) {
 
 std::string to_string(const CheckpointId& id) { return fmt::format("s{:012}.g{:08}.a{:02}", id.step, id.fence, id.attempt); }
 
+std::string checkpoint_directory(const CheckpointId& id) { return fmt::format("{}/{}", checkpoints_directory, to_string(id)); }
+
 std::optional<CheckpointId> parse_checkpoint_id(std::string_view name) {
   if (!literal(name, "s")) return std::nullopt;
   const auto step = digits(name, 12);

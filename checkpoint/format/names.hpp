@@ -49,6 +49,9 @@ struct LossName {
 /// Nothing for any other text.
 [[nodiscard]] std::optional<LossName> parse_loss_name(std::string_view text);
 
+/// ckpt/s000000012000.g00000007.a01, below the root.
+[[nodiscard]] std::string checkpoint_directory(const CheckpointId& id);
+
 [[nodiscard]] std::string shard_name(std::uint32_t rank, std::uint32_t world);  ///< r00000-of-00016.safetensors
 [[nodiscard]] std::string part_name(std::uint32_t rank, std::uint32_t world);   ///< r00000-of-00016.part.json
 

@@ -33,9 +33,9 @@ std::vector<Window> windows_of(std::span<const FileRange> ranges, std::uint64_t 
   return windows;
 }
 
-BlockReader::BlockReader(Files& files, const Path& directory, const Manifest& manifest, std::vector<Window> shared,
+BlockReader::BlockReader(Tier& tier, const std::string& directory, const Manifest& manifest, std::vector<Window> shared,
                          std::vector<Window> alone, Got got, LoadLimits limits)
-    : files_{files}, directory_{directory}, manifest_{manifest}, got_{std::move(got)} {
+    : tier_{tier}, directory_{directory}, manifest_{manifest}, got_{std::move(got)} {
   shared_ = items_of(shared, true);
   alone_ = items_of(alone, false);
   for (std::size_t w = 0; w < window_bytes_.size(); ++w) buffers_[w % 2].grow(window_bytes_[w]);
@@ -142,7 +142,7 @@ Result<std::shared_ptr<const ShardReader>> BlockReader::shard(std::uint32_t file
   }
   const std::lock_guard lock{slot->mutex};
   if (slot->reader == nullptr) {
-    ELRUN_TRY_ASSIGN(ShardReader opened, ShardReader::open(files_, directory_, manifest_.files[file]));
+    ELRUN_TRY_ASSIGN(ShardReader opened, ShardReader::open(tier_, directory_, manifest_.files[file]));
     slot->reader = std::make_shared<const ShardReader>(std::move(opened));
   }
   return slot->reader;

@@ -59,8 +59,8 @@ class BlockReader {
  public:
   using Got = std::function<void(const FileRange& range, ByteSpan bytes)>;
   /// What it is given outlives it.
-  BlockReader(Files& files, const Path& directory, const Manifest& manifest, std::vector<Window> shared, std::vector<Window> alone, Got got,
-              LoadLimits limits);
+  BlockReader(Tier& tier, const std::string& directory, const Manifest& manifest, std::vector<Window> shared, std::vector<Window> alone,
+              Got got, LoadLimits limits);
   ~BlockReader();
   BlockReader(const BlockReader&) = delete;
   BlockReader& operator=(const BlockReader&) = delete;
@@ -88,8 +88,8 @@ class BlockReader {
   Result<void> try_to_read(const Item& item, std::span<std::byte> out);
   Result<std::shared_ptr<const ShardReader>> shard(std::uint32_t file);
 
-  Files& files_;
-  const Path& directory_;
+  Tier& tier_;
+  const std::string& directory_;
   const Manifest& manifest_;
   const Got got_;
 

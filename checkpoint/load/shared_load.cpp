@@ -208,7 +208,7 @@ class Load {
   Result<void> begin_to_read() {
     ELRUN_TRY(check_coverage());
     reader_.emplace(
-        load_.files, load_.directory, manifest_, windows_, alone_,
+        load_.tier, load_.directory, manifest_, windows_, alone_,
         [this](const FileRange& range, ByteSpan bytes) {
           targets_->each_part(range, [&](const FileRange& part, std::span<std::byte> memory) {
             std::memcpy(memory.data(), bytes.data() + (part.offset - range.offset), part.bytes);

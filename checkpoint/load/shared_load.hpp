@@ -7,19 +7,20 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "checkpoint/format/records.hpp"
 #include "checkpoint/load/block_reader.hpp"
 #include "checkpoint/load/load_group.hpp"
-#include "lib/base/files.hpp"
+#include "checkpoint/tiers/tier.hpp"
 
 namespace elrun::inline v0 {
 
 struct SharedLoad {
-  Files& files;
-  const Path& directory;
-  const Manifest& manifest;  ///< The same on all ranks.
+  Tier& tier;
+  const std::string& directory;  ///< Of the checkpoint, below the root.
+  const Manifest& manifest;      ///< The same on all ranks.
   std::span<const Fragment> fragments;
   LoadGroup& group;
   LoadLimits limits{};

@@ -24,35 +24,36 @@ struct OpenedShard {
   ByteVector header, table;  // as the record has them
 };
 
-Result<OpenedShard> open_shard(Files& files, const Path& path, const FileRecord& record) {
-  ELRUN_TRY_ASSIGN(auto file, files.open(path));
+Result<OpenedShard> open_shard(Tier& tier, const std::string& name, const FileRecord& record) {
+  ELRUN_TRY_ASSIGN(auto file, tier.open(name));
   ELRUN_TRY_ASSIGN(const std::uint64_t size, file->size());
-  if (size != record.bytes) return corrupt(fmt::format("{} has {} bytes, the manifest says {}", path.string(), size, record.bytes));
+  if (size != record.bytes) return corrupt(fmt::format("{} has {} bytes, the manifest says {}", tier.where(name), size, record.bytes));
   ByteVector header(record.header_bytes);  // bounded by the file's size, which was just seen
   ELRUN_TRY(file->read_at(0, header));
   if (const std::uint32_t crc = crc32c(header); crc != record.header_crc)
-    return corrupt(fmt::format("{}: the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", path.string(),
+    return corrupt(fmt::format("{}: the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", tier.where(name),
                                record.header_bytes, crc, record.header_crc));
   ByteVector table(record.bytes - record.table_offset);
   ELRUN_TRY(file->read_at(record.table_offset, table));
   if (const std::uint32_t crc = crc32c(table); crc != record.table_crc)
-    return corrupt(fmt::format("{}: the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}", path.string(),
+    return corrupt(fmt::format("{}: the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}", tier.where(name),
                                record.table_offset, record.bytes, crc, record.table_crc));
   return OpenedShard{std::move(file), std::move(header), std::move(table)};
 }
 
 }  // namespace
 
-Result<void> look_into_shard(Files& files, const Path& directory, const FileRecord& record) {
-  ELRUN_TRY(open_shard(files, directory / record.name, record));
+Result<void> look_into_shard(Tier& tier, const std::string& directory, const FileRecord& record) {
+  ELRUN_TRY(open_shard(tier, name_in(directory, record.name), record));
   return {};
 }
 
-Result<ShardReader> ShardReader::open(Files& files, const Path& directory, const FileRecord& record) {
-  const Path path = directory / record.name;
-  ELRUN_TRY_ASSIGN(OpenedShard shard, open_shard(files, path, record));
-  ELRUN_TRY(decode_shard_header(shard.header, record.bytes, path.string()));
-  ShardReader reader{std::move(shard.file), path, record};
+Result<ShardReader> ShardReader::open(Tier& tier, const std::string& directory, const FileRecord& record) {
+  const std::string name = name_in(directory, record.name);
+  ELRUN_TRY_ASSIGN(OpenedShard shard, open_shard(tier, name, record));
+  std::string where = tier.where(name);
+  ELRUN_TRY(decode_shard_header(shard.header, record.bytes, where));
+  ShardReader reader{std::move(shard.file), std::move(where), record};
   reader.table_.resize(shard.table.size() / 4);
   std::memcpy(reader.table_.data(), shard.table.data(), reader.table_.size() * 4);
   reader.bytes_read_ = shard.header.size() + shard.table.size();
@@ -64,7 +65,7 @@ Result<void> ShardReader::check_blocks(std::uint64_t offset, ByteSpan bytes) con
     const std::uint64_t block = (offset + at) / record_.block_bytes, begin = block * record_.block_bytes;
     const ByteSpan one = bytes.subspan(at, std::min<std::uint64_t>(record_.block_bytes, bytes.size() - at));
     if (const std::uint32_t crc = crc32c(one); crc != table_[block])
-      return corrupt(fmt::format("{}: block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", path_.string(), block, begin,
+      return corrupt(fmt::format("{}: block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", where_, block, begin,
                                  begin + one.size(), crc, table_[block]));
   }
   return {};

@@ -187,14 +187,14 @@ class Writing {
 
 }  // namespace
 
-Result<PartRecord> write_shard(Files& files, const Path& directory, const ShardLayout& layout, const ShardWriting& how) {
-  const Path path = directory / layout.part.file.name;
-  ELRUN_TRY(decode_shard_header(layout.header, layout.part.file.bytes, path.string()));
-  ELRUN_TRY_ASSIGN(auto file, files.create(path));
+Result<PartRecord> write_shard(Tier& tier, const std::string& directory, const ShardLayout& layout, const ShardWriting& how) {
+  const std::string name = name_in(directory, layout.part.file.name);
+  ELRUN_TRY(decode_shard_header(layout.header, layout.part.file.bytes, tier.where(name)));
+  ELRUN_TRY_ASSIGN(auto file, tier.create(name));
   auto part = Writing{*file, layout, how}.write();
   if (!part.ok()) {
     file.reset();
-    (void)files.remove_file(path);
+    (void)tier.discard(name);
   }
   return part;
 }

@@ -15,55 +15,22 @@
 namespace elrun::inline v0 {
 namespace {
 
-Result<std::vector<std::string>> list_if_there(Files& files, const Path& directory) {
-  auto names = files.list(directory);
+Result<std::vector<std::string>> list_if_there(Tier& tier, const std::string& directory) {
+  auto names = tier.list(directory);
   if (!names.ok() && names.failure().code == Code::not_found) return std::vector<std::string>{};
   return names;
 }
 
-/// Whether it is a second name that is refused, and not any new one.
-bool can_make_file(Files& files, const Path& directory, const std::string& unique) {
-  const Path probe = directory / ("probe.tmp-" + unique);
-  const bool is_made = files.write_durably(probe, as_bytes(std::string_view{"probe"})).ok();
-  (void)files.remove_file(probe);
-  return is_made;
-}
-
 }  // namespace
 
-Result<void> publish_once(Files& files, const Path& directory, const std::string& name, const std::string& unique,
-                          const std::string& text) {
-  const Path prepared = directory / (name + ".tmp-" + unique);
-  auto written = files.write_durably(prepared, as_bytes(text));
-  if (!written.ok() && written.failure().code == Code::already_exists) {  // left by an earlier try of this very writer
-    ELRUN_TRY(files.remove_file(prepared));
-    written = files.write_durably(prepared, as_bytes(text));
-  }
-  if (!written.ok()) {
-    (void)files.remove_file(prepared);  // a full disk must not stay full of us
-    return written;
-  }
-  auto linked = files.link(prepared, directory / name);
-  if (!linked.ok())
-    if (const auto there = files.read_all(directory / name, manifest_bytes_max); there.ok() && as_text(*there) == text) linked = {};
-  if (!linked.ok() && linked.failure().code == Code::not_permitted && can_make_file(files, directory, unique))
-    linked = Failure{Code::invalid_argument, Remedy::fix_config,
-                     fmt::format("{} is on a file system without hard links, which checkpoints need ({}): choose another directory",
-                                 directory.string(), linked.failure().what)};
-  const auto synced = linked.ok() ? files.sync_directory(directory) : Result<void>{};
-  (void)files.remove_file(prepared);
-  return linked.ok() ? synced : linked;
-}
-
-Result<std::vector<Found>> find_checkpoints(Files& files, const Path& root) {
-  const Path directory = root / checkpoints_directory;
-  ELRUN_TRY_ASSIGN(const auto names, list_if_there(files, directory));
+Result<std::vector<Found>> find_checkpoints(Tier& tier) {
+  ELRUN_TRY_ASSIGN(const auto names, list_if_there(tier, checkpoints_directory));
   std::vector<Found> found;
   for (const std::string& name : names) {
     const auto id = parse_checkpoint_id(name);
     if (!id) continue;
-    auto content = files.list(directory / name);
-    if (!content.ok() && content.failure().code != Code::not_found) content = files.list(directory / name);  // a bad moment?
+    auto content = tier.list(checkpoint_directory(*id));
+    if (!content.ok() && content.failure().code != Code::not_found) content = tier.list(checkpoint_directory(*id));  // a bad moment?
     if (!content.ok() && (content.failure().code == Code::not_found || content.failure().code == Code::invalid_argument))
       continue;  // moved to the trash since, or no directory
     if (!content.ok()) {
@@ -76,8 +43,8 @@ Result<std::vector<Found>> find_checkpoints(Files& files, const Path& root) {
   return found;
 }
 
-Result<std::vector<FenceNumber>> find_fences(Files& files, const Path& root) {
-  ELRUN_TRY_ASSIGN(const auto names, list_if_there(files, root / fences_directory));
+Result<std::vector<FenceNumber>> find_fences(Tier& tier) {
+  ELRUN_TRY_ASSIGN(const auto names, list_if_there(tier, fences_directory));
   std::vector<FenceNumber> numbers;
   for (const std::string& name : names)
     if (const auto number = parse_fence_number(name)) numbers.push_back(*number);
@@ -86,8 +53,8 @@ Result<std::vector<FenceNumber>> find_fences(Files& files, const Path& root) {
   return numbers;
 }
 
-Result<std::vector<FenceNumber>> find_published_fences(Files& files, const Path& root) {
-  ELRUN_TRY_ASSIGN(const auto names, list_if_there(files, root / fences_directory));
+Result<std::vector<FenceNumber>> find_published_fences(Tier& tier) {
+  ELRUN_TRY_ASSIGN(const auto names, list_if_there(tier, fences_directory));
   std::vector<FenceNumber> numbers;
   for (const std::string& name : names)
     if (const auto number = parse_fence_number(name); number && name == fence_name(*number)) numbers.push_back(*number);
@@ -95,8 +62,8 @@ Result<std::vector<FenceNumber>> find_published_fences(Files& files, const Path&
   return numbers;
 }
 
-Result<std::vector<CheckpointId>> find_acknowledged(Files& files, const Path& root) {
-  ELRUN_TRY_ASSIGN(const auto names, list_if_there(files, root / fences_directory));
+Result<std::vector<CheckpointId>> find_acknowledged(Tier& tier) {
+  ELRUN_TRY_ASSIGN(const auto names, list_if_there(tier, fences_directory));
   std::vector<CheckpointId> ids;
   for (const std::string& name : names)
     if (const auto id = parse_acknowledgement_name(name)) ids.push_back(*id);
@@ -104,73 +71,58 @@ Result<std::vector<CheckpointId>> find_acknowledged(Files& files, const Path& ro
   return ids;
 }
 
-Result<ByteVector> read_record(Files& files, const Path& path, Bytes max) {
-  auto text = files.read_all(path, max);
+Result<ByteVector> read_record(Tier& tier, const std::string& name, Bytes max) {
+  auto text = tier.get_all(name, max);
   if (text.ok() || text.failure().code != Code::io) return text;
-  text = files.read_all(path, max);
+  text = tier.get_all(name, max);
   if (text.ok() || text.failure().code != Code::io) return text;
   return corrupt(text.failure().what);
 }
 
-Result<CommitRecord> read_commit(Files& files, const Path& directory) {
-  ELRUN_TRY_ASSIGN(const ByteVector text, files.read_all(directory / commit_file, commit_bytes_max));
-  return decode_commit(text, (directory / commit_file).string());
+Result<CommitRecord> read_commit(Tier& tier, const std::string& directory) {
+  const std::string name = name_in(directory, commit_file);
+  ELRUN_TRY_ASSIGN(const ByteVector text, tier.get_all(name, commit_bytes_max));
+  return decode_commit(text, tier.where(name));
 }
 
-Result<ReadManifest> read_manifest(Files& files, const Path& directory) {
-  ELRUN_TRY_ASSIGN(const ByteVector text, files.read_all(directory / manifest_file, manifest_bytes_max));
-  ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, (directory / manifest_file).string()));
+Result<ReadManifest> read_manifest(Tier& tier, const std::string& directory) {
+  const std::string name = name_in(directory, manifest_file);
+  ELRUN_TRY_ASSIGN(const ByteVector text, tier.get_all(name, manifest_bytes_max));
+  ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, tier.where(name)));
   return ReadManifest{std::move(manifest), crc32c(text)};
 }
 
-Result<ReadManifest> verify_manifest(Files& files, const Path& directory, const CheckpointId& id, const std::string& root) {
-  ELRUN_TRY_ASSIGN(const CommitRecord commit, read_commit(files, directory));
+Result<ReadManifest> verify_manifest(Tier& tier, const std::string& directory, const CheckpointId& id, const std::string& root) {
+  ELRUN_TRY_ASSIGN(const CommitRecord commit, read_commit(tier, directory));
   if (commit.id != id || commit.root != root)
-    return corrupt(fmt::format("{} is of {} of root {}, not of root {}: a file in the wrong place", (directory / commit_file).string(),
-                               to_string(commit.id), commit.root, root));
-  const Path path = directory / manifest_file;
-  ELRUN_TRY_ASSIGN(const ByteVector text, files.read_all(path, manifest_bytes_max));
+    return corrupt(fmt::format("{} is of {} of root {}, not of root {}: a file in the wrong place",
+                               tier.where(name_in(directory, commit_file)), to_string(commit.id), commit.root, root));
+  const std::string name = name_in(directory, manifest_file), where = tier.where(name);
+  ELRUN_TRY_ASSIGN(const ByteVector text, tier.get_all(name, manifest_bytes_max));
   if (text.size() != commit.manifest_bytes)
-    return corrupt(fmt::format("{} has {} bytes, COMMIT says {}", path.string(), text.size(), commit.manifest_bytes));
+    return corrupt(fmt::format("{} has {} bytes, COMMIT says {}", where, text.size(), commit.manifest_bytes));
   const std::uint32_t crc = crc32c(text);
   const bool is_vouched_for = crc == commit.manifest_crc && to_hex(sha256(text)) == commit.manifest_sha256;
   if (!is_vouched_for && !ELRUN_PLANTED(checksum_of_the_manifest_skipped))
-    return corrupt(
-        fmt::format("{} has CRC-32C {:08x}, COMMIT says {:08x} (or their SHA-256 differ)", path.string(), crc, commit.manifest_crc));
-  ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, path.string()));
-  if (manifest.id != id || manifest.root != root) return corrupt(fmt::format("{} is of {}", path.string(), to_string(manifest.id)));
+    return corrupt(fmt::format("{} has CRC-32C {:08x}, COMMIT says {:08x} (or their SHA-256 differ)", where, crc, commit.manifest_crc));
+  ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, where));
+  if (manifest.id != id || manifest.root != root) return corrupt(fmt::format("{} is of {}", where, to_string(manifest.id)));
   return ReadManifest{std::move(manifest), crc};
 }
 
-Result<void> verify_shards(Files& files, const Path& directory, const Manifest& manifest, std::span<const std::uint32_t> numbers,
+Result<void> verify_shards(Tier& tier, const std::string& directory, const Manifest& manifest, std::span<const std::uint32_t> numbers,
                            unsigned at_once) {
   return all_in_parallel(numbers.size(), at_once,
-                         [&](std::size_t i) -> Result<void> { return look_into_shard(files, directory, manifest.files[numbers[i]]); });
+                         [&](std::size_t i) -> Result<void> { return look_into_shard(tier, directory, manifest.files[numbers[i]]); });
 }
 
-Result<ReadManifest> verify_checkpoint(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
+Result<ReadManifest> verify_checkpoint(Tier& tier, const std::string& directory, const CheckpointId& id, const std::string& root,
                                        unsigned at_once) {
-  ELRUN_TRY_ASSIGN(ReadManifest read, verify_manifest(files, directory, id, root));
+  ELRUN_TRY_ASSIGN(ReadManifest read, verify_manifest(tier, directory, id, root));
   std::vector<std::uint32_t> all(read.manifest.files.size());
   std::iota(all.begin(), all.end(), 0u);
-  ELRUN_TRY(verify_shards(files, directory, read.manifest, all, at_once));
+  ELRUN_TRY(verify_shards(tier, directory, read.manifest, all, at_once));
   return read;
-}
-
-Result<void> remove_tree(Files& files, const Path& directory, unsigned at_once) {
-  if (const auto link = files.remove_file(directory); link.ok() || link.failure().code == Code::not_found)
-    return link.ok() ? link : Result<void>{};
-  auto names = files.list(directory);
-  if (!names.ok() && names.failure().code == Code::not_found) return {};
-  if (!names.ok()) return std::move(names).failure();
-  std::vector<Result<void>> removals(names->size());
-  in_parallel(names->size(), at_once,
-              [&](std::size_t i) { removals[i] = with_memory([&] { return files.remove_file(directory / (*names)[i]); }); });
-  for (Result<void>& removal : removals)
-    if (!removal.ok() && removal.failure().code != Code::not_found) return std::move(removal);
-  auto removed = files.remove_directory(directory);
-  if (!removed.ok() && removed.failure().code == Code::not_found) return {};
-  return removed;
 }
 
 }  // namespace elrun::inline v0

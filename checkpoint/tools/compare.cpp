@@ -8,6 +8,7 @@
 
 #include "checkpoint/format/plan.hpp"
 #include "checkpoint/storage/shard_file.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "checkpoint/tools/listing.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/printable.hpp"
@@ -22,7 +23,7 @@ constexpr std::size_t open_shards_max = 16;      // on each side; each holds som
 /// Reads ranges of a checkpoint; the shards that were used last stay open.
 class Reader {
  public:
-  Reader(Files& files, const Side& side) : files_{files}, side_{side} {}
+  Reader(Files& files, const Side& side) : tier_{files, side.directory}, side_{side} {}
 
   Result<void> read(const std::string& kind, std::uint64_t unit, std::uint64_t begin, std::uint64_t end, std::span<std::byte> out) {
     const Fragment wanted{kind, unit, begin, end, out};
@@ -49,13 +50,13 @@ class Reader {
       shards_.splice(shards_.begin(), shards_, at);
       return &shards_.front().second;
     }
-    ELRUN_TRY_ASSIGN(ShardReader shard, ShardReader::open(files_, side_.directory, side_.manifest.files[file]));
+    ELRUN_TRY_ASSIGN(ShardReader shard, ShardReader::open(tier_, "", side_.manifest.files[file]));
     if (shards_.size() == open_shards_max) shards_.pop_back();
     shards_.emplace_front(file, std::move(shard));
     return &shards_.front().second;
   }
 
-  Files& files_;
+  FilesTier tier_;
   const Side& side_;
   std::list<std::pair<std::uint32_t, ShardReader>> shards_;  // the last used one first
 };

@@ -8,6 +8,7 @@
 #include "checkpoint/commit/look.hpp"
 #include "checkpoint/commit/root.hpp"
 #include "checkpoint/storage/storage.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/failure.hpp"
 
@@ -19,16 +20,16 @@ constexpr Bytes mark_bytes_max{65536};
 
 /// A root belongs to the job whose plan and model it has, and a tool has neither: so it takes the root's own. Those of RUN.json, or
 /// of the newest manifest that can be read.
-Saver saver_of(Files& files, const Path& path, const std::vector<Found>& found) {
+Saver saver_of(Tier& tier, const std::vector<Found>& found) {
   Saver saver{.run_id = "elrun ckpt", .generation = {}, .rank = Rank{0}, .world = WorldSize{1}, .plan = {}, .model = {}};
-  if (const auto text = read_record(files, path / run_file, record_bytes_max); text.ok())
+  if (const auto text = read_record(tier, run_file, record_bytes_max); text.ok())
     if (auto run = decode_run(*text, run_file); run.ok()) {
       saver.plan = std::move(run->plan), saver.model = std::move(run->model);
       return saver;
     }
   for (auto f = found.rbegin(); f != found.rend(); ++f) {
     if (!f->committed) continue;
-    auto manifest = read_manifest(files, path / checkpoints_directory / to_string(f->id));
+    auto manifest = read_manifest(tier, checkpoint_directory(f->id));
     if (!manifest.ok()) continue;
     saver.plan = std::move(manifest->manifest.plan), saver.model = std::move(manifest->manifest.model);
     break;
@@ -73,19 +74,20 @@ WouldStart would_start(const CheckpointRoot& root, RootFacts& facts) {
 Result<RootFacts> read_root(Files& files, const Clock& clock, const std::string& where) {
   const Path path{where};
   ELRUN_TRY(is_root(files, path));
-  ELRUN_TRY_ASSIGN(std::vector<Found> found, find_checkpoints(files, path));
+  FilesTier tier{files, path};
+  ELRUN_TRY_ASSIGN(std::vector<Found> found, find_checkpoints(tier));
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.id < b.id; });
   const Log silent{"", [](Level, std::string_view) {}};
-  const CheckpointRoot root{files, clock, silent, path, saver_of(files, path, found)};
+  const CheckpointRoot root{tier, clock, silent, saver_of(tier, found)};
   RootFacts facts;
   ELRUN_TRY_ASSIGN(facts.view, root.of_reading(look(root, every_fence, {}, facts.notes)));
-  ELRUN_TRY_ASSIGN(facts.acknowledged, find_acknowledged(files, path));
+  ELRUN_TRY_ASSIGN(facts.acknowledged, find_acknowledged(tier));
   for (const Found& f : facts.view.found) {
     if (f.committed)
-      if (auto commit = read_commit(files, root.path_of(f.id)); commit.ok() && commit->id == f.id)
+      if (auto commit = read_commit(tier, checkpoint_directory(f.id)); commit.ok() && commit->id == f.id)
         facts.commits.emplace(f.id, *std::move(commit));
     if (!f.quarantined) continue;
-    const auto mark = files.read_all(root.path_of(f.id) / quarantine_file, mark_bytes_max);
+    const auto mark = tier.get_all(name_in(checkpoint_directory(f.id), quarantine_file), mark_bytes_max);
     facts.quarantined_for.emplace(f.id, mark.ok() ? std::string{as_text(*mark)} : mark.failure().what);
   }
   facts.start = would_start(root, facts);
@@ -126,18 +128,19 @@ Result<Inspection> inspect(Files& files, const ReadCheckpoint& checkpoint) {
   for (const ListedCheckpoint& l : list_checkpoints(checkpoint.facts))
     if (l.id == checkpoint.id)
       one.state = l.why.empty() ? to_string(l.state) : fmt::format("{}: {}", to_string(l.state), l.why.substr(0, l.why.find('\n')));
-  const Path path = checkpoint.directory / manifest_file;
-  auto text = read_record(files, path, manifest_bytes_max);
+  FilesTier tier{files, checkpoint.directory};
+  const std::string path = tier.where(manifest_file);
+  auto text = read_record(tier, manifest_file, manifest_bytes_max);
   if (!text.ok() && text.failure().code == Code::not_found)
     return Failure{Code::not_found, Remedy::fix_config,
-                   fmt::format("{} is not there: this save did not get that far, or the file was removed", path.string())};
+                   fmt::format("{} is not there: this save did not get that far, or the file was removed", path)};
   if (!text.ok()) return std::move(text).failure();
   one.manifest_bytes = text->size();
-  ELRUN_TRY_ASSIGN(one.manifest, decode_manifest(*text, path.string()));
-  const auto commit = read_commit(files, checkpoint.directory);
+  ELRUN_TRY_ASSIGN(one.manifest, decode_manifest(*text, path));
+  const auto commit = read_commit(tier, "");
   if (!commit.ok() && commit.failure().code != Code::not_found) one.problem = commit.failure().what;
   else if (commit.ok() && (commit->manifest_bytes != text->size() || commit->manifest_crc != crc32c(*text)))
-    one.problem = fmt::format("{} is not the one that COMMIT vouches for", path.string());
+    one.problem = fmt::format("{} is not the one that COMMIT vouches for", path);
   return one;
 }
 

@@ -12,6 +12,7 @@
 
 #include "checkpoint/format/shard.hpp"
 #include "checkpoint/storage/storage.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
@@ -56,11 +57,10 @@ class Tally {
 
 class ShardCheck {
  public:
-  ShardCheck(Files& files, const Path& directory, const Portion& portion, Tally& tally)
-      : files_{files}, path_{directory / portion.file->name}, record_{*portion.file}, portion_{portion}, tally_{tally} {}
+  ShardCheck(Tier& tier, const Portion& portion, Tally& tally) : tier_{tier}, record_{*portion.file}, portion_{portion}, tally_{tally} {}
 
   void run() {
-    auto opened = files_.open(path_);
+    auto opened = tier_.open(record_.name);
     if (!opened.ok()) return say_once(opened.failure().code == Code::not_found ? "is not there" : opened.failure().what);
     file_ = std::move(opened).value();
     const auto size = file_->size();
@@ -128,8 +128,7 @@ class ShardCheck {
     tally_.read(window_.size(), end - first);
   }
 
-  Files& files_;
-  const Path path_;
+  Tier& tier_;
   const FileRecord& record_;
   const Portion portion_;
   Tally& tally_;
@@ -139,11 +138,11 @@ class ShardCheck {
 };
 
 /// The shards by what their ranks wrote of them, for a checkpoint without a manifest.
-std::vector<FileRecord> by_parts(Files& files, const Path& directory, const CheckpointId& id, const std::vector<std::string>& names) {
+std::vector<FileRecord> by_parts(Tier& tier, const CheckpointId& id, const std::vector<std::string>& names) {
   std::vector<FileRecord> records;
   for (const std::string& name : names) {
     if (!name.ends_with(".part.json")) continue;
-    const auto text = read_record(files, directory / name, record_bytes_max);
+    const auto text = read_record(tier, name, record_bytes_max);
     if (!text.ok()) continue;
     if (auto part = decode_part(*text, name); part.ok() && part->id == id && part->file.name == shard_name(part->rank, part->world))
       records.push_back(std::move(part->file));
@@ -152,19 +151,19 @@ std::vector<FileRecord> by_parts(Files& files, const Path& directory, const Chec
 }
 
 /// The records, from COMMIT down; what they say of the shards, or the next best.
-std::vector<FileRecord> check_records(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
-                                      const std::vector<std::string>& names, std::vector<Damage>& damage) {
+std::vector<FileRecord> check_records(Tier& tier, const CheckpointId& id, const std::string& root, const std::vector<std::string>& names,
+                                      std::vector<Damage>& damage) {
   const auto say = [&](const char* file, std::string what) { damage.push_back({file, {}, std::move(what)}); };
-  const auto commit = read_commit(files, directory);
+  const auto commit = read_commit(tier, "");
   if (!commit.ok())
     say(commit_file, commit.failure().code == Code::not_found ? "is not there: this save was never committed" : commit.failure().what);
   else if (commit->id != id || (!root.empty() && commit->root != root))
     say(commit_file,
         fmt::format("is of {} of root {}, not of root {}: a file in the wrong place", to_string(commit->id), commit->root, root));
-  const auto text = read_record(files, directory / manifest_file, manifest_bytes_max);
+  const auto text = read_record(tier, manifest_file, manifest_bytes_max);
   if (!text.ok()) {
     say(manifest_file, text.failure().code == Code::not_found ? "is not there" : text.failure().what);
-    return by_parts(files, directory, id, names);
+    return by_parts(tier, id, names);
   }
   const std::uint32_t crc = crc32c(*text);
   if (commit.ok() && text->size() != commit->manifest_bytes)
@@ -174,18 +173,17 @@ std::vector<FileRecord> check_records(Files& files, const Path& directory, const
   auto manifest = decode_manifest(*text, manifest_file);
   if (!manifest.ok()) {
     say(manifest_file, manifest.failure().what);
-    return by_parts(files, directory, id, names);
+    return by_parts(tier, id, names);
   }
   if (manifest->id != id) say(manifest_file, fmt::format("is of {}", to_string(manifest->id)));
   return std::move(manifest->files);
 }
 
 /// A file that is shorter than its record says gets one portion, which finds that out: no record makes the list longer than the files are.
-std::vector<Portion> portions_of(Files& files, const Path& directory, const std::vector<FileRecord>& records,
-                                 std::uint64_t portion_blocks) {
+std::vector<Portion> portions_of(Tier& tier, const std::vector<FileRecord>& records, std::uint64_t portion_blocks) {
   std::vector<Portion> all;
   for (const FileRecord& file : records) {
-    const auto opened = files.open(directory / file.name);
+    const auto opened = tier.open(file.name);
     const auto size = opened.ok() ? (*opened)->size() : opened.failure();
     const std::uint64_t blocks = size.ok() && *size >= file.bytes ? block_count(file) : 0;
     for (std::uint64_t first = 0; first == 0 || first < blocks; first += portion_blocks)
@@ -198,17 +196,18 @@ std::vector<Portion> portions_of(Files& files, const Path& directory, const std:
 
 Result<Verified> verify_all(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
                             const VerifyOptions& options) {
-  ELRUN_TRY_ASSIGN(const std::vector<std::string> names, files.list(directory));
+  FilesTier tier{files, directory};
+  ELRUN_TRY_ASSIGN(const std::vector<std::string> names, tier.list(""));
   Verified verified;
-  const std::vector<FileRecord> records = check_records(files, directory, id, root, names, verified.damage);
+  const std::vector<FileRecord> records = check_records(tier, id, root, names, verified.damage);
   std::uint64_t all = 0;
   for (const FileRecord& file : records) all += file.bytes;
   verified.files = records.size();
   Tally tally{verified, options, all};
-  const std::vector<Portion> portions = portions_of(files, directory, records, std::max<std::uint64_t>(1, options.portion_blocks));
+  const std::vector<Portion> portions = portions_of(tier, records, std::max<std::uint64_t>(1, options.portion_blocks));
   std::atomic<std::size_t> next{0};
   const auto read = [&] {
-    for (std::size_t i = next++; i < portions.size(); i = next++) ShardCheck{files, directory, portions[i], tally}.run();
+    for (std::size_t i = next++; i < portions.size(); i = next++) ShardCheck{tier, portions[i], tally}.run();
   };
   {
     std::vector<std::jthread> others;

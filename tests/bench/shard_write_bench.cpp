@@ -22,6 +22,7 @@
 
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/storage/shard_writer.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/failure.hpp"
@@ -99,10 +100,11 @@ int main(int argc, char** argv) {
   for (std::size_t i = 0; i < data.size(); i += 8) std::memcpy(data.data() + i, &i, 8);
   const auto write = [&](const std::string& what, Files& to, std::size_t shift, unsigned threads) {
     std::vector<Cost> costs;
+    FilesTier tier{to, directory};
     for (int i = 0; i < rounds; ++i) {
       const std::vector<Fragment> fragments{{"param", 0, 0, bytes / 4, data.subspan(shift, bytes), false}};
       const ShardLayout layout = must(lay_out_shard(model, {1, 1, 1}, std::string(32, 'a'), {}, 0, 1, fragments, {}));
-      costs.push_back(cost_of([&] { must(write_shard(to, directory, layout, {.threads = threads})); }));
+      costs.push_back(cost_of([&] { must(write_shard(tier, "", layout, {.threads = threads})); }));
       std::filesystem::remove(directory / layout.part.file.name);
     }
     print(what, costs, gb);

@@ -29,11 +29,11 @@ std::optional<std::uint64_t> recover(FaultyFiles& files, std::uint64_t seed, std
 /// Whatever bears a COMMIT is whole: nothing is removed before that name is, durably.
 void require_committed_are_whole(FaultyFiles& files) {
   const auto text = files.read_all("/ckpts/RUN.json", 1_MiB);
-  const std::vector<Found> all = find_checkpoints(files, "/ckpts").value();
+  const std::vector<Found> all = find_checkpoints(RootIn{files}).value();
   for (const Found& found : all) {
     if (!found.committed) continue;
     const std::string root = decode_run(text.value(), "RUN.json")->root;
-    REQUIRE(said(verify_checkpoint(files, Path{"/ckpts/ckpt"} / to_string(found.id), found.id, root)) == "");
+    REQUIRE(said(verify_checkpoint(RootIn{files}, checkpoint_directory(found.id), found.id, root)) == "");
   }
 }
 
@@ -322,7 +322,7 @@ TEST_CASE("whatever crash came before: once a save was acknowledged, its checkpo
       }
       files.crash(rng);
       // Then somebody removes each COMMIT of what was promised last, and of what is newer.
-      const std::vector<Found> all = find_checkpoints(files, "/ckpts").value();
+      const std::vector<Found> all = find_checkpoints(RootIn{files}).value();
       for (const Found& f : all)
         if (f.committed && f.id.step >= acknowledged) REQUIRE(files.remove_file(Path{"/ckpts/ckpt"} / to_string(f.id) / commit_file).ok());
       TestJob next{files, 1, 2};
@@ -331,7 +331,7 @@ TEST_CASE("whatever crash came before: once a save was acknowledged, its checkpo
       CHECK(start.failure().code == Code::not_found);
       CHECK(start.failure().remedy == Remedy::fix_config);
       // The newest that is known: the promised one, or one whose acknowledgement was durable and not yet told.
-      const std::vector<CheckpointId> known = find_acknowledged(files, "/ckpts").value();
+      const std::vector<CheckpointId> known = find_acknowledged(RootIn{files}).value();
       REQUIRE_FALSE(known.empty());
       CHECK(known.back().step >= acknowledged);
       CHECK_THAT(message(start.failure()), Contains("step " + std::to_string(known.back().step)));
@@ -406,7 +406,7 @@ TEST_CASE("power lost at any operation while old fences are removed: the next st
       for (std::uint64_t seed = 2; seed < 38; ++seed) REQUIRE(TestJob{files, 1, seed}.start().ok());
       REQUIRE(said(job->start()) == "");
       REQUIRE(said(job->save(20)) == "");
-      const FenceNumber highest = highest_fence(files, "/ckpts").value();
+      const FenceNumber highest = highest_fence(RootIn{files}).value();
       INFO("power lost at operation " << at);
       files.arm(FaultyFiles::Fault{.at = at, .half_done = rng.chance(0.5)});
       bool killed = false;

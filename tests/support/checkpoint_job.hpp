@@ -1,6 +1,7 @@
 #pragma once
 /// \file A job without a network: all ranks of a world in one place, with state whose every element is known.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/resume.hpp"
 #include "checkpoint/format/plan.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/faulty_files.hpp"
 
@@ -98,15 +100,45 @@ inline std::vector<Aux> aux_of_step(std::uint64_t step) {
   return {{"schedule", ByteVector(step % 50 + 1, std::byte(step))}, {"nothing", {}}};
 }
 
+/// A root in a directory, for one call.
+struct RootIn {
+  explicit RootIn(Files& files, Path at = "/ckpts") : tier{files, std::move(at)} {}
+  operator Tier&() { return tier; }  // NOLINT(google-explicit-constructor): that is what it is for
+  FilesTier tier;
+};
+
 struct TestJob {
+  using Make = std::function<Checkpointer(const TestJob& job, const Saver& saver)>;
   TestJob(Files& storage, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(), std::uint32_t replicated = 1,
-          std::string run_id = "run", Path at = "/ckpts", PlanIdentity plan = {"abc123", "global_batch: 64\nseed: 7"})
-      : files{storage},
-        root{std::move(at)},
+          const std::string& run_id = "run", const Path& at = "/ckpts", PlanIdentity plan = some_plan())
+      : TestJob{[&storage, at](const TestJob& job, const Saver& saver) {
+                  return Checkpointer{storage, job.clock, job.log, at, saver};
+                },
+                world,
+                seed,
+                std::move(model),
+                replicated,
+                run_id,
+                std::move(plan)} {
+    files = &storage, root = at;
+  }
+  TestJob(Tier& tier, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(), std::uint32_t replicated = 1)
+      : TestJob{[&tier](const TestJob& job, const Saver& saver) {
+                  return Checkpointer{tier, job.clock, job.log, saver};
+                },
+                world,
+                seed,
+                std::move(model),
+                replicated,
+                "run",
+                some_plan()} {}
+  TestJob(Make how, std::uint32_t world, std::uint64_t seed, ModelTable model, std::uint32_t replicated, const std::string& run_id,
+          PlanIdentity plan)
+      : make{std::move(how)},
         log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }},
         rng{seed},
         table{std::move(model)},
-        leader{run_id, Generation{seed + 1, {{seed * 77 + 1, seed}}}, Rank{0}, WorldSize{world}, plan, table} {
+        leader{run_id, Generation{seed + 1, {{seed * 77 + 1, seed}}}, Rank{0}, WorldSize{world}, std::move(plan), table} {
     add_ranks(world);
     held = random_cut(table, world, replicated, rng);
   }
@@ -149,12 +181,15 @@ struct TestJob {
     for (std::uint32_t rank = 0; rank < world; ++rank) {
       Saver saver = leader;
       saver.rank = Rank{rank};
-      ranks.emplace_back(files, clock, log, root, saver);
+      ranks.push_back(make(*this, saver));
     }
   }
 
-  Files& files;
+  static PlanIdentity some_plan() { return {"abc123", "global_batch: 64\nseed: 7"}; }
+
+  Files* files = nullptr;  ///< Where it is a file system.
   Path root;
+  Make make;
   std::vector<std::string> lines{};
   ManualClock clock{};
   Log log;

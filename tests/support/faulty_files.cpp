@@ -76,13 +76,13 @@ class FaultyReadable final : public ReadableFile {
 
 FaultyFiles::FaultyFiles() : root_{std::make_shared<Node>()} { root_->directory = true; }
 
-void FaultyFiles::arm(std::optional<Fault> fault) {
+void Faults::arm(std::optional<Fault> fault) {
   fault_ = fault;
   operations_ = 0;
   fired_ = false;
 }
 
-Result<void> FaultyFiles::operation(const char* verb, const Path& path, bool takes_space, const std::function<Result<void>(bool)>& effect) {
+Result<void> Faults::operation(const char* verb, const Path& path, bool takes_space, const std::function<Result<void>(bool)>& effect) {
   const std::lock_guard lock{mutex_};
   const std::uint64_t number = operations_++;
   if (before && !inside_) {

@@ -2,42 +2,21 @@
 /// \file A storage in memory that keeps what was synced and may lose everything else, fails or kills at the n-th
 /// operation, and lets another party act between any two operations. The adversary of every test of the checkpoint. Several threads may use it, one at a time.
 
-#include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <elrun/philox.hpp>
 
 #include "lib/base/files.hpp"
+#include "tests/support/faults.hpp"
 
 namespace elrun::test {
 
-/// Thrown out of an operation: the process died in it.
-struct Killed {};
-
-class FaultyFiles final : public Files {
+class FaultyFiles final : public Files, public Faults {
  public:
   FaultyFiles();
-
-  /// What happens at one operation, counted from the last `arm`.
-  struct Fault {
-    std::uint64_t at = 0;
-    int error = 0;           ///< An errno; 0: the process dies.
-    bool sticky = false;     ///< The error stays for all that could meet it (ENOSPC: whatever takes space).
-    bool half_done = false;  ///< A kill: the operation took effect before it. A failed write: half of it did.
-  };
-  void arm(std::optional<Fault> fault);
-  [[nodiscard]] std::uint64_t operations() const { return operations_; }  ///< Since the last `arm`.
-  [[nodiscard]] bool fired() const { return fired_; }
-  /// Called before each operation with its number, except for operations inside the call itself.
-  std::function<void(std::uint64_t)> before;
-
-  /// The errno with which every operation on a path fails; 0: it does not.
-  std::function<int(const Path&)> broken;
 
   /// Power loss: what was synced is there; of all else each page and each name is there or not, as `rng` says.
   void crash(Rng& rng);
@@ -71,17 +50,10 @@ class FaultyFiles final : public Files {
   friend class FaultyReadable;
   using Names = std::map<std::string, std::shared_ptr<Node>>;
 
-  /// Counts an operation, then runs `effect` unless a fault says otherwise.
-  Result<void> operation(const char* verb, const Path& path, bool takes_space, const std::function<Result<void>(bool half)>& effect);
   [[nodiscard]] std::shared_ptr<Node> find(const Path& path) const;
   [[nodiscard]] std::shared_ptr<Node> parent(const Path& path) const;
 
-  std::recursive_mutex mutex_;  // `before` comes back
   std::shared_ptr<Node> root_;
-  std::optional<Fault> fault_;
-  std::uint64_t operations_ = 0;
-  bool fired_ = false;
-  bool inside_ = false;
 };
 
 }  // namespace elrun::test

@@ -1,115 +1,110 @@
 #pragma once
-/// \file An object store in memory with S3's semantics, and a client of it: PUT with If-None-Match, replies that are lost, 503, lists that are stale.
+/// \file An object store in memory with S3's semantics, and a client of it: PUT with If-None-Match, DELETE with If-Match, replies that are lost, requests that come in when nobody
+/// waits for them any more, 503, lists that are stale.
 
-#include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <map>
-#include <set>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <elrun/philox.hpp>
 
 #include "checkpoint/tiers/tier.hpp"
 #include "lib/base/clock.hpp"
+#include "tests/support/faults.hpp"
 
 namespace elrun::test {
 
-/// The server. Each client has a number.
-struct Bucket {
+/// The server, and the way to it. Each client has a number. A fault without a number of its own, such as a reply that is lost four times, counts as fired, too.
+class Bucket : public Faults {
+ public:
+  explicit Bucket(ManualClock& clock, std::string at = "s3://bucket") : clock_{clock}, where_{std::move(at)} {}
+
+  double lost = 0, late = 0, busy = 0;  ///< Chances of a reply that is lost, of a request that is, too, and comes in later, and of a 503.
+  Duration late_by{};                   ///< At most.
+  Duration stale_for{};                 ///< How long a list may lack what others have written, and have what others have removed.
+  Rng rng{1};
+
+  /// What is there; for planting damage.
+  [[nodiscard]] std::vector<std::string> all_names() const;
+  [[nodiscard]] const ByteVector& content(const std::string& name) const { return objects_.at(name).bytes; }
+  void overwrite(const std::string& name, ByteVector content) { objects_.at(name).bytes = std::move(content); }
+  /// Also what is still on its way to that name: nothing brings it back.
+  void lose(const std::string& name);
+  /// All requests that are on their way come in.
+  void settle();
+
+ private:
+  friend class ObjectTier;
+  friend class ObjectReadable;
+  friend class ObjectWritable;
   struct Object {
     ByteVector bytes;
     int writer = 0;
     Instant since{};
+    std::uint64_t version = 0;
   };
   struct Removed {
     int remover = 0;
     Instant since{};
   };
-  std::map<std::string, Object> objects{};
-  std::map<std::string, Removed> removed{};
-  ManualClock clock{};
-  Rng rng{1};
-  double lost = 0, busy = 0;  ///< Chances of a reply that is lost, and of a 503.
-  Duration stale_for{};
+  struct UnderWay {
+    std::string name;
+    Instant comes{};
+    std::function<void()> request;
+  };
+
+  /// A request that only reads, with its retries: `look` may capture what the caller has.
+  Result<void> ask(const char* verb, const std::string& name, const std::function<Result<void>()>& look);
+  /// One that changes something, and may come in when its caller is gone: it captures values.
+  Result<void> change(const char* verb, const std::string& name, const std::function<Result<void>()>& request);
+  Result<void> answered(const char* verb, const std::string& name, const std::function<Result<void>()>& request, bool is_change);
+  void let_in();
+
+  // What the server does.
+  Result<void> put_if_none(const std::string& name, const ByteVector& bytes, int client);
+  void put_over(const std::string& name, const ByteVector& bytes, int client);
+  void remove(const std::string& name, int client);
+
+  ManualClock& clock_;
+  std::string where_;
+  std::map<std::string, Object> objects_;
+  std::map<std::string, Removed> removed_;
+  std::vector<UnderWay> under_way_;
+  std::uint64_t versions_ = 0;
 };
 
 class ObjectTier final : public Tier {
  public:
-  ObjectTier(Bucket& bucket, int client) : bucket_{bucket}, client_{client} {}
+  /// `waits`: as a tier has to where lists are stale. One that does not is wrong, for tests of the tests.
+  ObjectTier(Bucket& bucket, int client, bool waits = true) : bucket_{bucket}, client_{client}, waits_{waits} {}
 
+  Result<std::unique_ptr<ReadableFile>> open(const std::string& name) override;
+  Result<std::vector<std::string>> list(const std::string& directory) override;
+  Result<Bytes> space_left() override;
+  [[nodiscard]] std::string where(std::string_view name) const override {
+    return name.empty() ? bucket_.where_ : name_in(bucket_.where_, name);
+  }
+
+  Result<void> make_directories(const std::string& directory) override;
+  Result<void> make_directory(const std::string& directory) override;
+  Result<void> publish(const std::string& name, ByteSpan bytes) override;
   /// Conditional as well: an unconditional PUT could come in a second time, long after.
   Result<void> put(const std::string& name, ByteSpan bytes) override { return publish(name, bytes); }
-  Result<void> publish(const std::string& name, ByteSpan bytes) override {
-    return answered([&]() -> Result<void> {
-      const auto [at, is_new] =
-          bucket_.objects.try_emplace(name, Bucket::Object{{bytes.begin(), bytes.end()}, client_, bucket_.clock.now()});
-      // 412: somebody's, or one's own whose reply was lost. Its content tells.
-      if (!is_new && !std::equal(bytes.begin(), bytes.end(), at->second.bytes.begin(), at->second.bytes.end()))
-        return Failure{Code::already_exists, Remedy::fix_config, name + " is there"};
-      return {};
-    });
-  }
-  Result<std::vector<std::string>> list(const std::string& directory) override {
-    std::set<std::string> names;
-    const std::string prefix = directory + "/";
-    const auto add = [&](const std::string& name) {
-      if (name.starts_with(prefix)) names.insert(name.substr(prefix.size(), name.find('/', prefix.size()) - prefix.size()));
-    };
-    ELRUN_TRY(answered([&]() -> Result<void> {
-      names.clear();
-      const auto is_old = [&](int by, Instant since) { return by == client_ || since + bucket_.stale_for <= bucket_.clock.now(); };
-      for (const auto& [name, object] : bucket_.objects)
-        if (is_old(object.writer, object.since) || bucket_.rng.chance(0.5)) add(name);
-      for (const auto& [name, gone] : bucket_.removed)
-        if (!is_old(gone.remover, gone.since) && bucket_.rng.chance(0.5)) add(name);
-      return {};
-    }));
-    return std::vector<std::string>{names.begin(), names.end()};
-  }
-  Result<ByteVector> get(const std::string& name, std::uint64_t offset, std::uint64_t length) override {
-    ByteVector out;
-    ELRUN_TRY(answered([&]() -> Result<void> {
-      const auto at = bucket_.objects.find(name);
-      if (at == bucket_.objects.end()) return Failure{Code::not_found, Remedy::fix_config, name + " is not there"};
-      const ByteVector& bytes = at->second.bytes;
-      if (offset > bytes.size() || length > bytes.size() - offset)
-        return Failure{Code::corrupt, Remedy::fix_config, name + " ends too early"};
-      out.assign(bytes.begin() + static_cast<std::ptrdiff_t>(offset), bytes.begin() + static_cast<std::ptrdiff_t>(offset + length));
-      return {};
-    }));
-    return out;
-  }
-  Result<std::uint64_t> size(const std::string& name) override {
-    std::uint64_t bytes = 0;
-    ELRUN_TRY(answered([&]() -> Result<void> {
-      const auto at = bucket_.objects.find(name);
-      if (at == bucket_.objects.end()) return Failure{Code::not_found, Remedy::fix_config, name + " is not there"};
-      bytes = at->second.bytes.size();
-      return {};
-    }));
-    return bytes;
-  }
-  Result<void> remove(const std::string& name) override {
-    return answered([&]() -> Result<void> {
-      if (bucket_.objects.erase(name) > 0) bucket_.removed[name] = {client_, bucket_.clock.now()};
-      return {};
-    });
-  }
-  [[nodiscard]] Duration stale_for() const override { return bucket_.stale_for; }
+  Result<std::unique_ptr<WritableFile>> create(const std::string& name) override;
+
+  Result<void> remove(const std::string& name) override;
+  Result<void> remove_all(const std::string& directory) override;
+  Result<void> set_aside(const std::string& name, const std::string& other) override;
 
  private:
-  /// A request and its retries. 503: it was not looked at. A lost reply: it was, and nobody knows.
-  Result<void> answered(const std::function<Result<void>()>& request) {
-    constexpr int tries_max = 4;
-    for (int tries = 0; tries < tries_max; ++tries) {
-      if (bucket_.rng.chance(bucket_.busy)) continue;
-      auto reply = request();
-      if (!bucket_.rng.chance(bucket_.lost)) return reply;
-    }
-    return Failure{Code::unreachable, Remedy::retry, "the object store does not answer"};
-  }
-
   Bucket& bucket_;
   int client_;
+  bool waits_;
+  std::uint64_t made_ = 0;  // directories
 };
 
 }  // namespace elrun::test

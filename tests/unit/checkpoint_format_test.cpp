@@ -13,6 +13,7 @@
 #include "checkpoint/storage/shard_file.hpp"
 #include "checkpoint/storage/shard_writer.hpp"
 #include "checkpoint/storage/storage.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "lib/base/crc32c.hpp"
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/format_one.hpp"
@@ -210,7 +211,8 @@ TEST_CASE("a shard with smaller blocks than this elrun writes is read and checke
   for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = expected_byte(1, 0, 0, i);
   const std::vector<Fragment> all{{"param", 0, 0, 100'000, memory, false}};
   const ShardLayout shard = lay_out_shard(model, {3, 1, 1}, some_root, some_author, 0, 1, all, {}, 16384).value();
-  const PartRecord part = write_shard(files, "/c", shard).value();
+  FilesTier tier{files, "/c"};
+  const PartRecord part = write_shard(tier, "", shard).value();
   const Manifest manifest = decode_manifest(as_bytes(encode(manifest_of(model, {part}))), "MANIFEST.json").value();
   REQUIRE(manifest.files[0].block_bytes == 16384);
   REQUIRE(manifest.files[0] == part.file);
@@ -218,7 +220,7 @@ TEST_CASE("a shard with smaller blocks than this elrun writes is read and checke
   const std::vector<Fragment> wanted{{"param", 0, 50'000, 51'000, out, false}};
   const auto reads = plan_reads(manifest, wanted).value();
   const auto read = [&]() -> Result<std::uint64_t> {
-    ELRUN_TRY_ASSIGN(ShardReader reader, ShardReader::open(files, "/c", manifest.files[0]));
+    ELRUN_TRY_ASSIGN(ShardReader reader, ShardReader::open(tier, "", manifest.files[0]));
     const std::uint64_t before = reader.bytes_read();
     const std::span<std::byte> targets[] = {out};
     ELRUN_TRY(reader.read(reads, targets));
@@ -243,9 +245,10 @@ TEST_CASE("a job continues from a root of format 1 with the same bits at any wor
     REQUIRE(start.choice == CheckpointId{20, 1, 1});
     REQUIRE(said(job.load(start)) == "");
   }
-  const auto read = read_manifest(files, root / "ckpt/s000000000020.g00000001.a01").value();
+  FilesTier tier{files, root};
+  const auto read = read_manifest(tier, "ckpt/s000000000020.g00000001.a01").value();
   CHECK(read.manifest.format == 1);
-  CHECK(read_commit(files, root / "ckpt/s000000000020.g00000001.a01")->format == 1);
+  CHECK(read_commit(tier, "ckpt/s000000000020.g00000001.a01")->format == 1);
   const ByteVector run = files.read_all(root / "RUN.json", 1_MiB).value();
 
   TestJob job{files, 3, 20, small_model(), 1, "run", root};
@@ -255,7 +258,7 @@ TEST_CASE("a job continues from a root of format 1 with the same bits at any wor
   const auto names = files.list(root / "ckpt").value();
   REQUIRE(names.size() == 2);
   CHECK(names.front() == "s000000000020.g00000001.a01");  // the older one went, whatever its format
-  CHECK(read_manifest(files, root / "ckpt" / names.back())->manifest.format == 2);
+  CHECK(read_manifest(tier, "ckpt/" + names.back())->manifest.format == 2);
   CHECK(files.read_all(root / "RUN.json", 1_MiB).value() == run);
   TestJob next{files, 4, 30, small_model(), 1, "run", root};
   const Start start = next.start().value();

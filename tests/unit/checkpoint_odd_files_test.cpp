@@ -111,7 +111,7 @@ TEST_CASE("whatever takes the place of a file under a checkpoint root costs at m
       const Path root = Path{directory.path()} / "root";
       leave_three(files, root);
       if (!put(odd, root / name.path)) continue;
-      REQUIRE(newest_generation(files, root).ok());  // the launcher asks for it
+      REQUIRE(newest_generation(RootIn{files, root}).ok());  // the launcher asks for it
       TestJob next{files, 2, 2, small_model(), 1, "run", root};
       const auto start = next.start();
       REQUIRE(said(start) == "");

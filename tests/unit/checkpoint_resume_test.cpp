@@ -26,7 +26,7 @@ void three_checkpoints(FaultyFiles& files) {
   for (const std::uint64_t step : {10u, 20u, 30u}) REQUIRE(said(job.save(step)) == "");
 }
 
-std::vector<Found> all_found(FaultyFiles& files) { return find_checkpoints(files, "/ckpts").value(); }
+std::vector<Found> all_found(FaultyFiles& files) { return find_checkpoints(RootIn{files}).value(); }
 
 void remove_commit(FaultyFiles& files, std::uint64_t step) {
   for (const Found& f : all_found(files))
@@ -35,7 +35,7 @@ void remove_commit(FaultyFiles& files, std::uint64_t step) {
 
 /// A root as elrun 0.1.0 left it.
 void forget_acknowledgements(FaultyFiles& files) {
-  const std::vector<CheckpointId> ids = find_acknowledged(files, "/ckpts").value();
+  const std::vector<CheckpointId> ids = find_acknowledged(RootIn{files}).value();
   for (const CheckpointId& id : ids) REQUIRE(said(files.remove_file(Path{"/ckpts/gens"} / acknowledgement_name(id))) == "");
 }
 
@@ -373,7 +373,7 @@ TEST_CASE("fences that nobody needs are removed: the newest 32, and those that a
   FaultyFiles files;
   three_checkpoints(files);  // under fence 1
   for (std::uint64_t seed = 2; seed < 60; ++seed) REQUIRE(said(TestJob{files, 1, seed}.start()) == "");
-  const auto fences = [&] { return find_fences(files, "/ckpts").value(); };
+  const auto fences = [&] { return find_fences(RootIn{files}).value(); };
   TestJob last{files, 1, 60};
   REQUIRE(said(last.start()) == "");
   REQUIRE(fences().size() == 60);
@@ -382,7 +382,7 @@ TEST_CASE("fences that nobody needs are removed: the newest 32, and those that a
   CHECK(fences().size() == 33);
   CHECK(fences().front() == 1);  // of the checkpoint of step 30
   CHECK(fences()[1] == 29);
-  CHECK(find_published_fences(files, "/ckpts").value().size() == 33);
+  CHECK(find_published_fences(RootIn{files}).value().size() == 33);
   CHECK(TestJob{files, 1, 61}.start()->choice->step == 40);
   REQUIRE(said(last.start()) == "");
   REQUIRE(said(last.save(50)) == "");

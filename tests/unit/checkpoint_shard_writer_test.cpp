@@ -13,6 +13,7 @@
 
 #include "checkpoint/staging/slot_record.hpp"
 #include "checkpoint/storage/shard_writer.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/fd.hpp"
 #include "lib/base/timed_files.hpp"
@@ -128,10 +129,11 @@ TEST_CASE("a shard is the same file whatever threads write it and wherever its b
     REQUIRE(in_memory.make_directories("/c").ok());
     const auto check = [&](Files& files, const Path& where, unsigned threads) {
       std::atomic<std::uint64_t> paced{0};
-      const auto written = write_shard(files, where, layout, {.threads = threads, .pace = [&](std::uint64_t bytes) {
-                                                                paced += bytes;
-                                                                return Result<void>{};
-                                                              }});
+      FilesTier tier{files, where};
+      const auto written = write_shard(tier, "", layout, {.threads = threads, .pace = [&](std::uint64_t bytes) {
+                                                            paced += bytes;
+                                                            return Result<void>{};
+                                                          }});
       REQUIRE(written.ok());
       const Path path = where / layout.part.file.name;
       const ByteVector file = files.read_all(path, Bytes{expected.size() + 1}).value();
@@ -169,7 +171,8 @@ TEST_CASE("what is written from a slot goes past the page cache, and a file syst
   PosixFiles files{[&](const std::string& note) { notes.push_back(note); }};
   const TemporaryDirectory directory;
   const auto write = [&](const Path& where) {
-    REQUIRE(write_shard(files, where, layout, {.threads = 2}).ok());
+    FilesTier tier{files, where};
+    REQUIRE(write_shard(tier, "", layout, {.threads = 2}).ok());
     const Path path = where / layout.part.file.name;
     const bool is_past = is_past_the_cache(path, layout.header.size() + (4u << 20));
     CHECK((files.read_all(path, 1_GiB).value() == expected_file(layout)));
@@ -207,15 +210,17 @@ TEST_CASE("the first write of a shard that fails is its failure: no other is beg
                             if (std::string{verb} != "write" || ++writes != 5) return {};
                             return Failure{Code::io, Remedy::retry, fmt::format("write {}: planted", path.string())};
                           }};
-    const auto written = write_shard(files, directory.path(), layout, {.threads = threads});
+    FilesTier tier{files, directory.path()};
+    const auto written = write_shard(tier, "", layout, {.threads = threads});
     REQUIRE_FALSE(written.ok());
     CHECK_THAT(written.failure().what, Catch::Contains("planted"));
     CHECK(writes < 5 + 4);
     CHECK(disk.list(directory.path()).value().empty());
   }
-  const auto refused = write_shard(disk, directory.path(), layout, {.threads = 2, .pace = [](std::uint64_t) -> Result<void> {
-                                                                      return Failure{Code::generation_over, Remedy::rejoin, "given up"};
-                                                                    }});
+  FilesTier tier{disk, directory.path()};
+  const auto refused = write_shard(tier, "", layout, {.threads = 2, .pace = [](std::uint64_t) -> Result<void> {
+                                                        return Failure{Code::generation_over, Remedy::rejoin, "given up"};
+                                                      }});
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.failure().code == Code::generation_over);
   CHECK(disk.list(directory.path()).value().empty());

@@ -174,7 +174,7 @@ struct Writers {
   }
 
   TestJob& job;
-  SharedFiles shared{static_cast<FaultyFiles&>(job.files)};
+  SharedFiles shared{static_cast<FaultyFiles&>(*job.files)};
   SteadyClock clock;
   Instant deadline = clock.now() + 600s;
   std::unique_ptr<SharedStore> own;

@@ -160,9 +160,9 @@ TEST_CASE("a first start makes the root and begins at step 0; the next goes on f
   CHECK(start.fence == 2);
   CHECK(start.choice == CheckpointId{20, 1, 1});
   CHECK(said(second.load(start)) == "");
-  CHECK(highest_fence(files, "/ckpts").value() == 2);
-  CHECK(newest_generation(files, "/ckpts").value() == 3);  // the seed of the second job, and one
-  CHECK(newest_generation(files, "/nowhere").value() == 0);
+  CHECK(highest_fence(RootIn{files}).value() == 2);
+  CHECK(newest_generation(RootIn{files}).value() == 3);  // the seed of the second job, and one
+  CHECK(newest_generation(RootIn{files, "/nowhere"}).value() == 0);
 }
 
 TEST_CASE("a save without a start is refused", "[checkpoint]") {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "checkpoint/storage/storage.hpp"
+#include "checkpoint/tiers/files_tier.hpp"
 #include "checkpoint/tools/compare.hpp"
 #include "checkpoint/tools/read_root.hpp"
 #include "checkpoint/tools/verify.hpp"
@@ -145,7 +146,7 @@ TEST_CASE("each checkpoint of a root is listed with its state, and the choice is
   }
   SECTION("missing as a whole, or its COMMIT alone") {
     const bool as_whole = GENERATE(false, true);
-    if (as_whole) REQUIRE(remove_tree(files, root / "ckpt" / to_string(at_40)).ok());
+    if (as_whole) REQUIRE(FilesTier{files, root}.remove_all(checkpoint_directory(at_40)).ok());
     else REQUIRE(files.remove_file(of(at_40, commit_file)).ok());
     CHECK(states(files)[0] == std::pair{std::uint64_t{40}, State::missing});
     CHECK(states(files).size() == 4);
@@ -218,7 +219,8 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
   start_and_save(job, {10});
   const CheckpointId id{10, 1, 1};
   CHECK(damage_of(files, id).empty());
-  const Manifest manifest = read_manifest(files, root / "ckpt" / to_string(id))->manifest;
+  FilesTier tier{files, root};
+  const Manifest manifest = read_manifest(tier, checkpoint_directory(id))->manifest;
   const FileRecord shard = manifest.files[0], other = manifest.files[1];
   REQUIRE(block_count(shard) > 1);
 

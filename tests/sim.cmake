@@ -75,7 +75,7 @@ elrun_simulated(checkpoint_sim_sources checkpoint_core checkpoint_io)
 elrun_library(checkpoint_sim_cores SOURCES ${checkpoint_sim_sources} PUBLIC elrun::base PRIVATE nlohmann_json::nlohmann_json)
 target_compile_definitions(elrun_checkpoint_sim_cores PRIVATE ELRUN_PLANTED_BUGS="tests/support/sim/checkpoint_bugs.hpp")
 elrun_simulates(checkpoint_sim_cores)
-elrun_test(checkpoint_sim SOURCES property/checkpoint_sim.cpp support/sim/checkpoint_truth.cpp support/sim/checkpoint_world.cpp $<TARGET_OBJECTS:elrun_checkpoint_sim_cores>
+elrun_test(checkpoint_sim SOURCES property/checkpoint_sim.cpp support/sim/checkpoint_place.cpp support/sim/checkpoint_truth.cpp support/sim/checkpoint_world.cpp $<TARGET_OBJECTS:elrun_checkpoint_sim_cores>
   LINK elrun_checkpoint_test_support LABELS simulation TIMEOUT 700)
 if(TARGET checkpoint_sim)
   target_compile_definitions(checkpoint_sim PRIVATE ELRUN_PLANTED_BUGS="tests/support/sim/checkpoint_bugs.hpp")

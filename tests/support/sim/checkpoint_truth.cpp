@@ -17,10 +17,13 @@ void CheckpointTruth::begun(const CheckpointId& id, const History& state) {
   if (!saves_.emplace(id, Save{.state = state}).second) throw Broken{fmt::format("the name {} is used twice", to_string(id))};
 }
 
-void CheckpointTruth::part_written(const CheckpointId& id, std::uint32_t rank) { saves_.at(id).parts.insert(rank); }
+void CheckpointTruth::part_written(const CheckpointId& id, std::uint32_t rank) {
+  saves_.at(id).parts.insert(rank);
+  saves_.at(id).hidden.erase(rank);  // on an object store the same part may be put again
+}
 
 void CheckpointTruth::acknowledged(const CheckpointId& id) {
-  if (saves_.at(id).hidden)
+  if (!saves_.at(id).hidden.empty())
     throw Broken{fmt::format("{} is acknowledged, and a shard of it is where only its writer sees it", to_string(id))};
   saves_.at(id).promised = ++promises_;
 }

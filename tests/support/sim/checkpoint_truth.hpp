@@ -25,10 +25,11 @@ using History = std::vector<std::uint64_t>;
 class CheckpointTruth {
  public:
   void begun(const CheckpointId& id, const History& state);
+  /// All see it then.
   void part_written(const CheckpointId& id, std::uint32_t rank);
   void acknowledged(const CheckpointId& id);
   /// The shard of a rank that voted yes is not on the storage that the others see.
-  void hidden(const CheckpointId& id) { saves_.at(id).hidden = true; }
+  void hidden(const CheckpointId& id, std::uint32_t rank) { saves_.at(id).hidden.insert(rank); }
   /// One of its files is damaged.
   void damaged(const CheckpointId& id) { saves_.at(id).damaged = true; }
   /// Its COMMIT was removed.
@@ -55,9 +56,9 @@ class CheckpointTruth {
  private:
   struct Save {
     History state;
-    std::set<std::uint32_t> parts{};
+    std::set<std::uint32_t> parts{}, hidden{};
     std::uint64_t promised = 0;  // in which order; 0: it was not
-    bool damaged = false, lost = false, hidden = false;
+    bool damaged = false, lost = false;
   };
   std::map<CheckpointId, Save> saves_;
   std::uint64_t promises_ = 0;

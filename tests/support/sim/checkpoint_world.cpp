@@ -15,7 +15,7 @@ using namespace elrun::commit;
 
 namespace {
 
-using test::FaultyFiles;
+using test::Faults;
 using test::Killed;
 
 const Path root_path{"/ckpts"};
@@ -36,10 +36,15 @@ Path directory_of(const CheckpointId& id) { return root_path / checkpoints_direc
 
 }  // namespace
 
-CheckpointWorld::CheckpointWorld(std::uint64_t seed, Ran& ran)
-    : rng_{seed}, ran_{ran}, log_{"", [this](Level, std::string_view line) { said(std::string{line}); }}, model_{tiny_model()} {
-  files_.before = [this](std::uint64_t) { between_operations(); };
-  files_.broken = [this](const Path& path) {
+CheckpointWorld::CheckpointWorld(std::uint64_t seed, Where where, Ran& ran)
+    : rng_{seed},
+      ran_{ran},
+      place_{where == Where::files ? file_system(root_path)
+                                   : object_store(root_path, clock_, seed, where == Where::objects_with_stale_lists)},
+      log_{"", [this](Level, std::string_view line) { said(std::string{line}); }},
+      model_{tiny_model()} {
+  place_->faults().before = [this](std::uint64_t) { between_operations(); };
+  place_->faults().broken = [this](const Path& path) {
     if (path != bad_spot_) return 0;
     ++faults_fired_, ++ran_.faults;
     return EIO;
@@ -119,8 +124,9 @@ void CheckpointWorld::form(bool with_state) {
     auto m = std::make_shared<Member>();
     m->number = ++processes_, m->generation = current_, m->rank = rank, m->world = world;
     m->held = std::move(held[rank]);
-    m->saver = std::make_unique<Checkpointer>(files_, clock_, log_, root_path,
-                                              Saver{"run", current_, Rank{rank}, WorldSize{world}, {"plan", "text"}, model_, begin_anew_});
+    const Saver saver{"run", current_, Rank{rank}, WorldSize{world}, {"plan", "text"}, model_, begin_anew_};
+    m->tier = place_->tier(m->number, saver);
+    m->saver = std::make_unique<Checkpointer>(*m->tier, clock_, log_, saver);
     m->has_state = with_state, m->state = state, m->step = step;
     members_.push_back(m);
     if (rank == 0) after(some(2s), m, [this, m] { start(m); });
@@ -138,26 +144,26 @@ auto CheckpointWorld::on_storage(const Who& m, const char* what, Call call, bool
     InCall(CheckpointWorld& w, Member& x) : world{w}, member{x} { world.in_calls_.push_back(&x), member.busy = true; }
     ~InCall() { world.in_calls_.pop_back(), member.busy = false; }
   } const in_call{*this, *m};
-  std::optional<FaultyFiles::Fault> fault;
+  std::optional<Faults::Fault> fault;
   if (!healthy_ && may_fail && rng_.chance(0.06)) {
     constexpr int errors[] = {0, 0, EIO, ENOSPC, EIO};
-    fault = FaultyFiles::Fault{.at = rng_.below(40), .error = errors[rng_.below(5)], .sticky = false, .half_done = rng_.chance(0.5)};
+    fault = Faults::Fault{.at = rng_.below(40), .error = errors[rng_.below(5)], .sticky = false, .half_done = rng_.chance(0.5)};
     fault->sticky = fault->error == ENOSPC && rng_.chance(0.5);
   }
-  files_.arm(fault);
+  place_->faults().arm(fault);
   auto result = call();
-  if (files_.fired()) {
+  if (place_->faults().fired()) {
     ++faults_fired_, ++ran_.faults;
     said(fmt::format("process {}: errno {} in operation {} of {}", m->number, fault ? fault->error : 0, fault ? fault->at : 0, what));
   }
-  files_.arm(std::nullopt);
+  place_->faults().arm(std::nullopt);
   return result;
 }
 
 /// While a process is in a call, the world goes on.
 void CheckpointWorld::between_operations() {
   if (healthy_ || in_calls_.empty() || !rng_.chance(0.03)) return;
-  if (files_.fired()) ++faults_fired_, ++ran_.faults;
+  if (place_->faults().fired()) ++faults_fired_, ++ran_.faults;
   Member& interrupted = *in_calls_.back();
   for (auto n = 1 + rng_.below(6); n > 0; --n) run_next();
   if (!interrupted.alive) throw Killed{};
@@ -166,7 +172,7 @@ void CheckpointWorld::between_operations() {
 /// With a COMMIT, whole or not.
 std::vector<CheckpointId> CheckpointWorld::on_disk() const {
   std::vector<CheckpointId> ids;
-  for (const Path& path : files_.all_files())
+  for (const Path& path : place_->all_files())
     if (path.filename() == commit_file)
       if (const auto id = parse_checkpoint_id(path.parent_path().filename().string()); id && path == directory_of(*id) / commit_file)
         ids.push_back(*id);
@@ -175,7 +181,7 @@ std::vector<CheckpointId> CheckpointWorld::on_disk() const {
 
 std::vector<CheckpointId> CheckpointWorld::on_newest_timeline() {
   FenceNumber newest = 0;
-  for (const Path& path : files_.all_files())
+  for (const Path& path : place_->all_files())
     if (const auto number = parse_fence_number(path.filename().string());
         number && path == root_path / fences_directory / fence_name(*number))
       newest = std::max(newest, *number);
@@ -190,14 +196,14 @@ std::vector<CheckpointId> CheckpointWorld::on_newest_timeline() {
 
 std::set<CheckpointId> CheckpointWorld::quarantined() const {
   std::set<CheckpointId> ids;
-  for (const Path& path : files_.all_files())
+  for (const Path& path : place_->all_files())
     if (path.filename() == quarantine_file)
       if (const auto id = parse_checkpoint_id(path.parent_path().filename().string())) ids.insert(*id);
   return ids;
 }
 
 std::vector<CheckpointId> CheckpointWorld::line_of(FenceNumber fence) {
-  const auto record = decode_fence(files_.content(root_path / fences_directory / fence_name(fence)), "fence");
+  const auto record = decode_fence(place_->content(root_path / fences_directory / fence_name(fence)), "fence");
   return record.ok() ? record->inherits : std::vector<CheckpointId>{};
 }
 
@@ -376,11 +382,11 @@ void CheckpointWorld::on_ticket(const Who& m, const SaveTicket& ticket) {
 /// A node that wrote to a disk of its own by mistake, or a storage that lost what it said to have: the writer's vote is yes all the same.
 void CheckpointWorld::hide_shard(const Member& m, const CheckpointId& id) {
   const Path path = directory_of(id) / shard_name(m.rank, m.world);
-  const auto files = files_.all_files();
+  const auto files = place_->all_files();
   if (std::find(files.begin(), files.end(), path) == files.end()) return;  // its save was given up meanwhile
   said(fmt::format("nobody but process {} sees {}", m.number, path.string()));
-  if (!files_.remove_file(path).ok() || !files_.sync_directory(directory_of(id)).ok()) throw Broken{"the simulator cannot remove"};
-  truth_.hidden(id);
+  place_->remove(path);
+  truth_.hidden(id, m.rank);
 }
 
 /// What is sent may be lost, and is sent again.
@@ -449,7 +455,7 @@ void CheckpointWorld::trouble() {
 
 void CheckpointWorld::power_loss() {
   said("the power goes");
-  files_.crash(rng_);
+  place_->power_loss(rng_);
   for (const Who& m : members_) kill(*m, "is gone with the power");
   if (rng_.chance(0.5)) remembered_.clear();
   form(false);
@@ -460,7 +466,7 @@ void CheckpointWorld::bad_spot() {
   const auto promises = truth_.promises();
   if (promises.empty()) return;
   std::vector<Path> paths;
-  for (const Path& path : files_.all_files())
+  for (const Path& path : place_->all_files())
     if (path.parent_path() == directory_of(promises.front())) paths.push_back(path);
   if (paths.empty()) return;
   bad_spot_ = paths[rng_.below(paths.size())];
@@ -482,17 +488,16 @@ void CheckpointWorld::damage() {
   const CheckpointId id = good.front();
   if (rng_.chance(0.35)) {
     said(fmt::format("somebody removes the COMMIT of {}", to_string(id)));
-    if (!files_.remove_file(directory_of(id) / commit_file).ok() || !files_.sync_directory(directory_of(id)).ok())
-      throw Broken{"the simulator cannot remove"};
+    place_->remove(directory_of(id) / commit_file);
     return truth_.lost(id);
   }
   std::vector<Path> paths;
-  for (const Path& path : files_.all_files())
+  for (const Path& path : place_->all_files())
     if (path.parent_path() == directory_of(id) && path.string().find(".part.json") == std::string::npos &&
         path.string().find(".tmp") == std::string::npos)
       for (auto weight = path.filename() == commit_file ? 1 : 3; weight > 0; --weight) paths.push_back(path);
   const Path& path = paths[rng_.below(paths.size())];
-  ByteVector content = files_.content(path);
+  ByteVector content = place_->content(path);
   std::size_t at = rng_.below(content.size());
   // A shard is mostly header, which a start looks at. Its data, which only a load does, come after it.
   constexpr std::size_t header = 4096;
@@ -501,7 +506,7 @@ void CheckpointWorld::damage() {
   if (path.filename() == manifest_file)
     for (std::size_t i = 0; i < content.size() && !is_digit(at); ++i) at = (at + 1) % content.size();  // what is still JSON
   content[at] ^= is_digit(at) && path.filename() == manifest_file ? std::byte{1} : std::byte(1 << rng_.below(8));
-  files_.overwrite(path, content);
+  place_->overwrite(path, content);
   truth_.damaged(id);
   said(fmt::format("a bit flips: byte {} of {}", at, path.string()));
   if (rng_.chance(0.5)) form(false);
@@ -510,7 +515,7 @@ void CheckpointWorld::damage() {
 /// A person may put its COMMIT back: nothing of it is removed.
 void CheckpointWorld::check_lost() {
   for (const CheckpointId& id : truth_.all_lost()) {
-    const auto files = files_.all_files();
+    const auto files = place_->all_files();
     if (std::none_of(files.begin(), files.end(), [&](const Path& p) { return p == directory_of(id) / manifest_file; }))
       throw Broken{fmt::format("{} was acknowledged, and lost its COMMIT; what was left of it is removed", to_string(id))};
   }
@@ -520,6 +525,7 @@ void CheckpointWorld::check_lost() {
 void CheckpointWorld::heal() {
   healthy_ = true;
   bad_spot_.clear();
+  place_->heal();
   said("all faults stop");
   for (const Who& m : members_) m->frozen_until = std::min(m->frozen_until, clock_.now() + 5s);
 }
@@ -543,11 +549,11 @@ void CheckpointWorld::run() {
   check_lost();
 }
 
-Ran run_checkpoints(std::uint64_t seed, Bug planted) {
+Ran run_checkpoints(std::uint64_t seed, Where where, Bug planted) {
   Ran ran;
   planted_bug = planted;
   try {
-    CheckpointWorld world{seed, ran};
+    CheckpointWorld world{seed, where, ran};
     world.run();
   } catch (const Broken& broken) {
     ran.broken = broken.what();

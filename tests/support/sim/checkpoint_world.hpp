@@ -18,8 +18,8 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/log.hpp"
 #include "tests/support/checkpoint_job.hpp"
-#include "tests/support/faulty_files.hpp"
 #include "tests/support/sim/checkpoint_bugs.hpp"
+#include "tests/support/sim/checkpoint_place.hpp"
 #include "tests/support/sim/checkpoint_truth.hpp"
 
 namespace elrun::checkpoint_sim {
@@ -31,8 +31,10 @@ struct Ran {
   std::uint64_t acknowledged = 0, starts = 0, faults = 0, frozen = 0, damages = 0, failed_saves = 0;
 };
 
+enum class Where { files, objects, objects_with_stale_lists };
+
 /// The whole life of a job on one root, from one seed.
-[[nodiscard]] Ran run_checkpoints(std::uint64_t seed, Bug planted = Bug::none);
+[[nodiscard]] Ran run_checkpoints(std::uint64_t seed, Where where, Bug planted = Bug::none);
 
 /// One process of one generation. That of rank 0 leads.
 struct Member {
@@ -41,6 +43,7 @@ struct Member {
   std::uint32_t rank = 0, world = 1;
   bool alive = true, busy = false, has_state = false;
   Instant frozen_until{};
+  std::unique_ptr<Tier> tier{};
   std::unique_ptr<Checkpointer> saver{};
   test::Held held{};
   std::set<CheckpointId> written{};  // tickets that it has acted upon
@@ -57,7 +60,7 @@ struct Member {
 
 class CheckpointWorld {
  public:
-  CheckpointWorld(std::uint64_t seed, Ran& ran);
+  CheckpointWorld(std::uint64_t seed, Where where, Ran& ran);
   void run();
 
  private:
@@ -120,8 +123,8 @@ class CheckpointWorld {
 
   Rng rng_;
   Ran& ran_;
-  test::FaultyFiles files_;
   ManualClock clock_;
+  std::unique_ptr<CheckpointPlace> place_;
   Log log_;
   ModelTable model_;
   std::multimap<Instant, Item> queue_;

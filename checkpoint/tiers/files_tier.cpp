@@ -86,8 +86,10 @@ Result<void> FilesTier::remove(const std::string& name) {
   if (is_of_checkpoint && files_.remove_file(directory).ok())
     return files_.sync_directory(directory.parent_path());  // a link; a directory is not removed so
   const auto removed = files_.remove_file(path);
-  if (!removed.ok()) return removed.failure().code == Code::not_found ? Result<void>{} : removed;
-  return files_.sync_directory(directory);
+  if (!removed.ok() && removed.failure().code != Code::not_found) return removed;
+  auto synced = files_.sync_directory(directory);  // Also where it is gone already: whoever removed it may have failed before this.
+  if (!synced.ok() && synced.failure().code == Code::not_found) return {};
+  return synced;
 }
 
 Result<void> FilesTier::discard(const std::string& name) {

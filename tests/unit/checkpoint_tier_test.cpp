@@ -228,6 +228,20 @@ TEST_CASE("what a publish prepares is in no list, and is gone when it succeeds",
   CHECK(all() == Names{"one", "two"});
 }
 
+TEST_CASE("a name whose removal failed, and succeeds at the second try, does not come back after a power loss", "[checkpoint]") {
+  for_all_seeds(20, [](Rng& rng) {
+    FilesPlace place;
+    Tier& mine = made(place.tier(1));
+    REQUIRE(mine.put("gens/acknowledged", as_bytes("yes")).ok());
+    place.faults().arm(Faults::Fault{.at = 1, .error = EIO});  // the sync of the directory, after the name is gone
+    CHECK(mine.remove("gens/acknowledged").failure().code == Code::io);
+    place.faults().arm(std::nullopt);
+    CHECK(said(mine.remove("gens/acknowledged")) == "");
+    place.files.crash(rng);
+    CHECK(text_of(place.tier(2), "gens/acknowledged") == "not_found");
+  });
+}
+
 TEST_CASE("in any trouble: a publish that succeeds is there, one that fails is there or not, and the same once more succeeds",
           "[checkpoint]") {
   in_each([](Place& place) {

@@ -4,7 +4,8 @@
 // whose processes are all stopped: its connections live on and say nothing, as behind a cut cable.
 //
 // Some questions are asked of workers with a large state: a program of this file, whose state is frozen but for a few numbers. Every rank holds all of it, and a
-// newcomer gets all of it, as it would with a model that trains; only the steps are short, so that what a loss takes can be told from them.
+// newcomer gets all of it, as it would with a model that trains; only the steps are short, so that what a loss takes can be told from them. One is asked of a state that
+// trains, with its moments.
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -59,11 +60,15 @@ struct Shape {
   bool apart = true;            ///< The coordinator is `elrun store`; otherwise the first agent, or whoever follows it.
   std::string nodes = "1:2", times = "last_call_timeout=60";
   unsigned state_mb = 0;  ///< Of each worker, in place of gpt's small one.
+  bool trains = false;    ///< That state, and it is not frozen.
+  unsigned slot_ms = 0;   ///< So long each of its slots lasts at least, as with a device that computes.
 
   [[nodiscard]] bool sharded() const { return zero == "1"; }
   [[nodiscard]] std::string state() const {
     const char* how = sharded() ? "sharded" : zero == "0" ? "replicated" : "mirrored";
-    return state_mb == 0 ? how : fmt::format("{}, {} MB of state each", how, state_mb);
+    return state_mb == 0 ? how
+                         : fmt::format("{}, {} MB of state each{}{}", how, state_mb, trains ? " that trains" : "",
+                                       slot_ms > 0 ? fmt::format(", slots of {} ms", slot_ms) : "");
   }
 };
 
@@ -89,7 +94,9 @@ class Cluster {
                      {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint",
                       "127.0.0.1:" + port_, "--rdzv_conf", shape_.times + (shape_.apart ? ",is_host=0" : "")});
     if (shape_.state_mb > 0) {
-      options.insert(options.end(), {"--no_python", self, "worker", std::to_string(shape_.state_mb), shape_.zero});
+      options.insert(options.end(),
+                     {"--no_python", self, "worker", std::to_string(shape_.state_mb), shape_.zero, shape_.trains ? "trains" : "frozen",
+                      std::to_string(shape_.slot_ms)});
       return start(std::move(options));
     }
     options.insert(options.end(), {"--no_python",    shape_.starts_in > 0 ? program_ : program_path("gpt"),
@@ -156,12 +163,15 @@ double at_share(std::vector<double> all, double share) {
   return all[std::min(all.size() - 1, static_cast<std::size_t>(share * static_cast<double>(all.size())))];
 }
 
-/// What a step takes: the median of the next ones that are printed, for the world may grow meanwhile. The first of them in a world of so many is `whole`.
+/// What a step takes: the median of the next ones that are printed. Not of many where they are long, for the world may grow meanwhile. The first of them in a world of so many
+/// is `whole`.
 double undisturbed_ms(Job& job, std::int64_t world = 0, std::optional<Step>* whole = nullptr) {
-  constexpr std::size_t steps = 50;
+  constexpr std::size_t steps_max = 50, steps_min = 5;
+  constexpr double enough = 500;  // ms
+  const Time begin = now();
   std::vector<double> all;
   std::optional<Time> last;
-  while (all.size() < steps) {
+  while (all.size() < steps_min || (all.size() < steps_max && ms_since(begin) < enough)) {
     const auto line = job.line("step=", patience);
     if (!line) give_up("no more steps: " + job.output());
     const auto step = step_of(*line);
@@ -222,30 +232,7 @@ Phases recovery(Job& survivor, Time begin, std::int64_t last, std::int64_t world
   give_up("no step after the loss: " + survivor.output());
 }
 
-/// One worker after the other of the first agent, not the one that prints.
-std::vector<Phases> processes_lost(const Shape& shape, int repeats) {
-  const Cluster cluster{shape};
-  std::vector<std::unique_ptr<Job>> agents;
-  for (int rank = 0; rank < shape.agents; ++rank) agents.push_back(rank == 0 ? cluster.first_agent() : cluster.agent(rank));
-  Job& leader = *agents.front();
-  Step step = step_in(leader, cluster.world(), 0);
-  std::vector<Phases> all;
-  for (int i = 0; i < repeats; ++i) {
-    settle(leader);  // a replacement that comes within a second of the last one waits for the rest of it
-    const std::vector<pid_t> workers = workers_of(*agents.back());
-    if (workers.size() != static_cast<std::size_t>(shape.workers)) give_up("workers are missing: " + leader.output());
-    const Time begin = now();
-    ::kill(workers[workers.size() - 1], SIGKILL);
-    std::optional<Step> whole;
-    all.push_back(recovery(leader, begin, step.generation, cluster.world(), &whole));
-    step = whole ? *whole : step_in(leader, cluster.world(), step.generation);
-    all.back().whole = std::chrono::duration<double, std::milli>(step.when - begin).count();
-  }
-  for (const auto& agent : agents) end(*agent);
-  return all;
-}
-
-/// How long a node that joins holds up the others, in milliseconds: beyond an undisturbed step, and of that from the last step to the
+/// How long a worker or node that joins holds up the others, in milliseconds: beyond an undisturbed step, and of that from the last step to the
 /// end of its generation, from there to the next world, and from there to the first step in it.
 struct Held {
   double all = 0, over = 0, begun = 0, decided = 0;
@@ -267,6 +254,30 @@ Held join_of(Job& survivor, std::int64_t world, Step& last) {
     if (next) before = next;
   }
   give_up("nobody joins: " + survivor.output());
+}
+
+/// One worker after the other of the first agent, not the one that prints. `joins`: how long the others stood still for its successor.
+std::vector<Phases> processes_lost(const Shape& shape, int repeats, std::vector<Held>& joins) {
+  const Cluster cluster{shape};
+  std::vector<std::unique_ptr<Job>> agents;
+  for (int rank = 0; rank < shape.agents; ++rank) agents.push_back(rank == 0 ? cluster.first_agent() : cluster.agent(rank));
+  Job& leader = *agents.front();
+  Step step = step_in(leader, cluster.world(), 0);
+  std::vector<Phases> all;
+  for (int i = 0; i < repeats; ++i) {
+    settle(leader);  // a replacement that comes within a second of the last one waits for the rest of it
+    const std::vector<pid_t> workers = workers_of(*agents.back());
+    if (workers.size() != static_cast<std::size_t>(shape.workers)) give_up("workers are missing: " + leader.output());
+    const Time begin = now();
+    ::kill(workers[workers.size() - 1], SIGKILL);
+    std::optional<Step> whole;
+    all.push_back(recovery(leader, begin, step.generation, cluster.world(), &whole));
+    if (whole) step = *whole;  // it joined while the survivors' steps were measured
+    else joins.push_back(join_of(leader, cluster.world(), step));
+    all.back().whole = std::chrono::duration<double, std::milli>(step.when - begin).count();
+  }
+  for (const auto& agent : agents) end(*agent);
+  return all;
 }
 
 /// One of two agents, again and again: the one that coordinates, or the other. What comes in its place joins before the next
@@ -371,19 +382,8 @@ void print_losses(const std::string& question, const std::vector<Phases>& all) {
     fmt::print("recovery:   the slowest took {:.1f} ms:\n{}", recovered(slowest), slowest.said);
 }
 
-void processes(const Shape& shape, int repeats) {
-  const std::string question = fmt::format("process, {} workers over {} agent{}, {}", shape.agents * shape.workers, shape.agents,
-                                           shape.agents > 1 ? "s" : "", shape.state()) +
-                               (shape.starts_in > 0 ? fmt::format(", started again in {} s", shape.starts_in) : "");
-  if (question.find(only) != std::string::npos) print_losses(question, processes_lost(shape, std::min(repeats, repeats_max)));
-}
-
-void nodes(const std::string& what, Shape shape, Loss loss, const std::string& times, int repeats) {
-  shape.agents = 2, shape.times += times;
-  const std::string question = fmt::format("{}, {} workers over 2 agents, {}", what, shape.agents * shape.workers, shape.state());
-  if (question.find(only) == std::string::npos) return;
-  std::vector<Held> joins;
-  print_losses(question, nodes_lost(shape, loss, std::min(repeats, repeats_max), joins));
+void print_joins(const std::vector<Held>& joins) {
+  if (joins.empty()) return;
   const auto of = [&](double share, double Held::*phase) {
     std::vector<double> values;
     for (const Held& held : joins) values.push_back(held.*phase);
@@ -394,21 +394,42 @@ void nodes(const std::string& what, Shape shape, Loss loss, const std::string& t
       of(0.5, &Held::all), of(0.99, &Held::all), joins.size(), of(0.5, &Held::over), of(0.5, &Held::begun), of(0.5, &Held::decided));
 }
 
+void processes(const Shape& shape, int repeats) {
+  const std::string question = fmt::format("process, {} workers over {} agent{}, {}", shape.agents * shape.workers, shape.agents,
+                                           shape.agents > 1 ? "s" : "", shape.state()) +
+                               (shape.starts_in > 0 ? fmt::format(", started again in {} s", shape.starts_in) : "");
+  if (question.find(only) == std::string::npos) return;
+  std::vector<Held> joins;
+  print_losses(question, processes_lost(shape, std::min(repeats, repeats_max), joins));
+  print_joins(joins);
+}
+
+void nodes(const std::string& what, Shape shape, Loss loss, const std::string& times, int repeats) {
+  shape.agents = 2, shape.times += times;
+  const std::string question = fmt::format("{}, {} workers over 2 agents, {}", what, shape.agents * shape.workers, shape.state());
+  if (question.find(only) == std::string::npos) return;
+  std::vector<Held> joins;
+  print_losses(question, nodes_lost(shape, loss, std::min(repeats, repeats_max), joins));
+  print_joins(joins);
+}
+
 }  // namespace
 
 namespace {
 
-void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero) {
-  job.configure({.global_batch = 8,
+/// `trains`: all of the state, as parameters with two moments each.
+void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero, bool trains, std::chrono::milliseconds slot_time) {
+  job.configure({.global_batch = trains || slot_time.count() > 0 ? 2u : 8u,
                  .micro_batch = 1,
                  .samples = 1000,
                  .steps = 1'000'000'000,
                  .seed = 1,
                  .placement = zero == "0" ? elrun::zero(0) : elrun::mirrored(elrun::zero(1))},
                 {});
+  const std::uint64_t elements = state_mb * 1'000'000 / sizeof(float);
   auto head = job.unit("head"), body = job.unit("body");
-  auto weights = head.tensor<float>("weights", {4096});
-  auto table = body.tensor<float>("table", {state_mb * 1'000'000 / sizeof(float)}, {.frozen = true});
+  auto weights = head.tensor<float>("weights", {trains ? elements / 3 : 4096});
+  auto table = body.tensor<float>("table", {trains ? 1 : elements}, {.frozen = true});
   job.seal();
   if (!job.restore()) {
     std::ranges::fill(weights.span(), 0.5f);
@@ -419,6 +440,7 @@ void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero) {
       auto scope = head.use_grad();
       const auto in = weights.span(), out = weights.grad_span();
       for (std::size_t i = 0; i < in.size(); ++i) out[i] = in[i] * 1e-3f;
+      std::this_thread::sleep_for(slot_time);
       slot.report(1, 1);
     }
     const auto result = step->apply(elrun::AdamW{}, {.lr = 1e-3f});
@@ -430,8 +452,10 @@ void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero) {
 
 // recovery_bench [TEXT [REPEATS]]: the questions that contain it, or all; each so many times at most.
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string{argv[1]} == "worker")
-    return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, std::stoull(argv[2]), argv[3]); });
+  if (argc == 6 && std::string{argv[1]} == "worker")
+    return elrun::run(argc, argv, [&](elrun::Job& job) {
+      train(job, std::stoull(argv[2]), argv[3], std::string{argv[4]} == "trains", std::chrono::milliseconds{std::stoull(argv[5])});
+    });
   self = argv[0];
   ::signal(SIGPIPE, SIG_IGN);
   ::setlinebuf(stdout);
@@ -458,6 +482,8 @@ int main(int argc, char** argv) {
     nodes("node, end of stream", {.workers = 1, .zero = zero, .state_mb = large}, Loss::killed, "", 30);
     nodes("agent, killed", {.workers = 1, .zero = zero, .state_mb = large}, Loss::agent_killed, "", 30);
   }
+  processes({.agents = 1, .workers = 2, .state_mb = large, .slot_ms = 50}, 10);
+  processes({.agents = 1, .workers = 2, .state_mb = 300, .trains = true}, 10);
   answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return replaced_ms(Loss::killed, ""); });
   answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return replaced_ms(Loss::silent, fast); });
   answer("--nnodes 2: start of the replacement to the next step", 7, "1 s", [] { return replacement_ms(); });

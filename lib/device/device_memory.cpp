@@ -203,6 +203,7 @@ class DeviceMemory final : public Memory {
   }
   void unreserve(void* memory, std::size_t) noexcept override { free(memory); }
   void hold(std::span<std::byte>) override {}
+  void make_resident(std::span<std::byte>) override {}
   void give_back(std::span<std::byte>) override { ELRUN_ASSERT(false); }
 
  private:

@@ -112,6 +112,14 @@ class HostMemory final : public Memory {
   void hold(std::span<std::byte> pages) override {
     if (mprotect(pages.data(), pages.size(), PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc{};
   }
+  void make_resident(std::span<std::byte> pages) override {
+    constexpr int populate_write = 23;  // MADV_POPULATE_WRITE: Linux has it since 5.14, and the headers of some systems have not
+    if (pages.empty() || madvise(pages.data(), pages.size(), populate_write) == 0) return;
+    for (std::size_t at = 0; at < pages.size(); at += page_bytes()) {
+      volatile std::byte& touched = pages[at];
+      touched = touched;
+    }
+  }
   void give_back(std::span<std::byte> pages) override {
     ELRUN_ASSERT(take_away(pages.data(), pages.size()));
     ELRUN_ASSERT(mprotect(pages.data(), pages.size(), PROT_NONE) == 0);

@@ -72,6 +72,8 @@ class Memory {
   virtual void unreserve(void* memory, std::size_t bytes) noexcept = 0;
   /// Gives memory to pages: zeros where none was held. Throws std::bad_alloc.
   virtual void hold(std::span<std::byte> pages) = 0;
+  /// Pages that are held are there from now on, with their contents: the first touch of each costs nothing more. On a device they always are.
+  virtual void make_resident(std::span<std::byte> pages) = 0;
   /// Takes it away again, with its contents.
   virtual void give_back(std::span<std::byte> pages) = 0;
 };

@@ -189,6 +189,8 @@ Restored Job::Impl::restore() {
   require(declared.is_sealed(), "restore comes after seal()");
   require(!held_.is_restored(), "restore is called twice");
   if (!variables_.take_inherited()) held_.lose();  // as of a newcomer
+  // The others run steps until this member asks for its place, and stand still while it gets the state.
+  if (world.over() && !held_.has_state()) state_.make_resident();
   while (!recovery_.is_ready()) {
     try {
       enter();

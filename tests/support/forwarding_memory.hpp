@@ -37,6 +37,7 @@ class ForwardingMemory : public Memory {
   void* reserve(std::size_t bytes, Paging paging) override { return host.reserve(bytes, paging); }
   void unreserve(void* memory, std::size_t bytes) noexcept override { host.unreserve(memory, bytes); }
   void hold(std::span<std::byte> pages) override { host.hold(pages); }
+  void make_resident(std::span<std::byte> pages) override { host.make_resident(pages); }
   void give_back(std::span<std::byte> pages) override { host.give_back(pages); }
 
  protected:

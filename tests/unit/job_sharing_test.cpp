@@ -99,6 +99,35 @@ std::uint64_t plain_job_hash() {
   return hash;
 }
 
+/// Of a worker that is started while its job runs: its first generation, of two, is over before it asks for anything. The next one has it alone.
+class LateSession final : public Session {
+ public:
+  /// `asks`: called when it asks for its place there.
+  explicit LateSession(std::function<void()> asks) : asks_{std::move(asks)}, store_{clock_, {1, {}}}, of_rank_{store_.of(Rank{0})} {
+    place_.membership = {{1, {}}, Rank{0}, WorldSize{2}};
+    place_.elastic = true;
+  }
+  const Place& place() const override { return place_; }
+  Store& store() override { return *of_rank_; }
+  void on_generation_over(OnOver call) override {
+    if (place_.membership.generation.number == 1) call({Code::generation_over, Remedy::rejoin, "it began before this worker came"});
+  }
+  void progress(const StepProgress&) override {}
+  Result<void> finished(Deadline) override { return {}; }
+  Result<void> next_generation(Deadline) override {
+    asks_();
+    place_.membership = {{2, {}}, Rank{0}, WorldSize{1}};
+    return {};
+  }
+
+ private:
+  const std::function<void()> asks_;
+  const SteadyClock clock_;
+  SharedStore store_;
+  std::unique_ptr<Store> of_rank_;
+  Place place_;
+};
+
 /// What a world of one says about a program with sharded parameters.
 Failure failure_of(const std::function<void(Job&, Layers&)>& after_seal) {
   const auto members = run_world({}, [&](Job& job, Member&) {
@@ -132,6 +161,39 @@ TEST_CASE("an arena of pages has the memory of what is held and no more, at addr
   CHECK(arena.data()[2 * granule] == 0.0f);
   CHECK(arena.held_bytes_max() == 6 * page);
   CHECK(arena.data() == at);
+}
+
+TEST_CASE("what an arena holds can be brought into memory before it is touched, and keeps its contents", "[job]") {
+  PagedArena arena{8 * granule};
+  arena.hold(granule, 3 * granule), arena.hold(5 * granule, 8 * granule);
+  arena.data()[2 * granule] = 1.0f;
+  CHECK(resident(arena) < 5);
+  arena.make_resident();
+  CHECK(resident(arena) == 5);
+  CHECK(arena.data()[2 * granule] == 1.0f);
+  CHECK(arena.data()[7 * granule] == 0.0f);
+}
+
+TEST_CASE("a worker that comes to a running job has memory for its parameters before it asks for its place", "[job][elastic]") {
+  for (const int stage : {0, 3}) {
+    INFO("zero(" << stage << ")");
+    const PagedArena* arena = nullptr;
+    std::uint64_t there = 0;
+    LateSession session{[&] { there = resident(*arena); }};
+    const SteadyClock clock;
+    const Log log{"test", [](Level, std::string_view) {}};
+    PosixFiles files;
+    JobAccess::drive({.clock = clock, .files = files, .session = session, .log = log, .out = [](std::string_view) {}, .join = {}},
+                     [&](Job& job) {
+                       job.configure(toy_plan(stage));
+                       const Layers layers{job};
+                       job.seal();
+                       arena = &JobAccess::parameters(job);
+                       must(!job.restore(), "there is nobody to get a state from");
+                     });
+    CHECK(there > 0);
+    CHECK(there * page == (stage == 0 ? 49 * page : 25 * page));
+  }
 }
 
 TEST_CASE("an arena gives back pages that are locked in memory, too", "[job]") {

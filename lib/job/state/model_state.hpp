@@ -60,6 +60,8 @@ class ModelState {
   void allocate(Cut cut);
   /// The same where the old contents do not matter: parameters outside of the shard lose their memory.
   void allocate_anew(Cut cut);
+  /// Memory for parameters is there before others send them: a page that is touched first costs more than to copy into it. Moments always have theirs.
+  void make_resident() { parameters_->make_resident(); }
   /// The shard that this rank holds.
   [[nodiscard]] Cut cut() const { return cut_; }
   void begin_recut(Cut to);

@@ -57,6 +57,15 @@ void PagedArena::release(std::uint64_t begin, std::uint64_t end) {
   mark(first, last, false);
 }
 
+void PagedArena::make_resident() {
+  for (std::size_t first = 0; first < held_.size();) {
+    std::size_t last = first;
+    while (last < held_.size() && held_[last]) ++last;
+    if (first < last) memory_->make_resident(pages(first, last));
+    first = last + 1;
+  }
+}
+
 void PagedArena::mark(std::size_t first, std::size_t last, bool held) {
   for (std::size_t i = first; i < last; ++i) {
     if (held_[i] == held) continue;

@@ -36,6 +36,9 @@ class PagedArena {
   /// Takes the memory of the pages that lie wholly in [begin, end), and their contents with it. Not of what is shared: peers may read there.
   void release(std::uint64_t begin, std::uint64_t end);
 
+  /// All that is held is there from now on: who writes it first has no pages to wait for. Contents stay.
+  void make_resident();
+
   [[nodiscard]] std::uint64_t held_bytes() const { return held_bytes_; }
   [[nodiscard]] std::uint64_t held_bytes_max() const { return held_bytes_max_; }
 

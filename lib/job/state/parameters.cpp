@@ -54,6 +54,7 @@ class AddressedParameters final : public Parameters {
   }
   std::span<float> unit(std::uint32_t unit) const override { return pages_.span(layout_.units[unit].begin, layout_.units[unit].trainable); }
 
+  void make_resident() override { pages_.make_resident(); }
   const PagedArena& pages() const override { return pages_; }
   std::uint64_t held_bytes() const override { return pages_.held_bytes(); }
   std::uint64_t held_bytes_max() const override { return pages_.held_bytes_max(); }
@@ -109,6 +110,7 @@ class BufferedParameters final : public Parameters {
   }
   std::span<float> unit(std::uint32_t unit) const override { return {at_[unit], layout_.units[unit].trainable}; }
 
+  void make_resident() override {}
   const PagedArena& pages() const override { return none_; }
   std::uint64_t held_bytes() const override { return (now_ ? now_->array.bytes() : 0) + frozen_.bytes(); }
   std::uint64_t held_bytes_max() const override { return held_bytes() + buffers_.bytes(); }

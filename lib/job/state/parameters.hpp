@@ -61,6 +61,8 @@ class Parameters {
 
   // ---- all
 
+  /// Memory for all that this rank holds is there: what comes from others waits for none.
+  virtual void make_resident() = 0;
   /// All parameters at their addresses. Empty where they are sharded on a device.
   [[nodiscard]] virtual const PagedArena& pages() const = 0;
   /// Of the shard, what is frozen, and pages of units that are held,

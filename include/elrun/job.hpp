@@ -280,7 +280,8 @@ class ELRUN_API Step {
   /// Returns with `decided` false when the step was revoked. Throws Error:
   /// * `invalid_argument`: options out of bounds (all are named at once), another optimizer than the plan's, slots that were not run, an open scope, a second call, or a thread whose
   ///   rounding mode was changed;
-  /// * `mismatch`: as above, and for ranks that make different calls;
+  /// * `mismatch`: as above, and for ranks that make different calls, and for parameters that differ after the world changed (a program wrote some although `restore` had found a
+  ///   state);
   /// * `corrupt`: from an audit;
   /// * `generation_over` and others: this process has no place in a next generation.
   StepResult apply(const AdamW& optimizer, const ApplyOptions& options);
@@ -403,7 +404,7 @@ class ELRUN_API Job {
   /// The next step, or nothing when the plan's steps are all decided: then the final checkpoint is committed and the
   /// outcome known on all ranks. Checkpoints are saved in here. On all ranks, as `evaluate` and `verify` are, in the same order.
   /// Throws Error: `invalid_argument` before `restore`, before the last step was applied, with an open scope and for a thread whose rounding mode was changed; `mismatch` for
-  /// ranks that make different calls, and for parameters that differ before the first step; `refused` when a newer job owns the checkpoints; what kept the final
+  /// ranks that make different calls, and for parameters that differ before the first step (after the world changed: see `Step::apply`); `refused` when a newer job owns the checkpoints; what kept the final
   /// checkpoint from being saved; `generation_over` and others where this process has no place in a next generation.
   [[nodiscard]] std::optional<Step> next_step();
   /// Asks that the job end early. It travels with this process's vote for the step under way, or the next one if none is:

@@ -71,7 +71,7 @@ std::vector<std::uint32_t> Job::Impl::guess_my_nodes() const {
 /// `before`: whose parameters and moments are taken over.
 void Job::Impl::allocate(Impl* before, Layout layout) {
   if (before != nullptr) {
-    before->saves_.finish_copy();
+    before->finish_readers();
     before->scopes_.let_go_of_next();
     before->reducer_ = {};  // before the new one
     state_ = std::move(before->state_);
@@ -230,12 +230,21 @@ void Job::Impl::take_host_state(const std::vector<Aux>& aux) {
 
 // ---- the loop's head
 
-/// A rank that made its parameters, or got them, may have other ones: then all compare all of them. Where all members go on with their own, a sample is enough, and the
-/// recovery does not wait for a hash of everything.
-void Job::Impl::compare_parameters() {
-  const std::uint64_t mine = recovery_.were_compared() ? state_.hash_of_replicated_sample(world.membership().generation.number)
-                                                       : state_.hash_of_replicated_parameters();
-  initial_values_.compare(world, mine, decided_.applied());
+/// A rank that made its parameters, or got them, may have other ones: then all compare all of them. Where all members go on with their own, a sample is enough. Before
+/// the job's first step, or without a member's state, they compare at once, and what programs wrote, too. Else there is nothing that a program may still write: the hash is
+/// made while the slots of the next step compute, and goes with the votes for it (`with_votes`: there is such a step, and nothing keeps the state before it).
+void Job::Impl::compare_parameters(bool with_votes) {
+  if (world.size() == 1) return initial_values_.compare(world, 0, decided_.applied());
+  parameters_hash_.begin(memory(), recovery_.were_compared() ? state_.replicated_sample(world.membership().generation.number)
+                                                             : state_.replicated_parameters());
+  if (with_votes && recovery_.transfer().complete && recovery_.settled().newest_step > 0) return initial_values_.leave_to_votes();
+  compare_now();
+}
+
+void Job::Impl::compare_now() {
+  const auto mine = parameters_hash_.result([this] { return world.over(); });
+  if (!mine) revoked(world);
+  initial_values_.compare(world, *mine, decided_.applied());
 }
 
 std::optional<std::uint64_t> Job::Impl::next_step() {
@@ -251,10 +260,11 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       enter();
       world.now(Call::next_step);
       if (gathers() && !scopes_.end_phase(phase())) revoked(world);
-      if (initial_values_.is_due()) compare_parameters();
-      held_.come_to_next_step();
       const std::uint64_t step = decided_.applied();
-      if (step >= plan().steps || decided_.ends()) {
+      const bool is_done = step >= plan().steps || decided_.ends();
+      if (initial_values_.is_due()) compare_parameters(!is_done && !saves_.is_due(step));
+      held_.come_to_next_step();
+      if (is_done) {
         finish();
         return std::nullopt;
       }

@@ -32,6 +32,7 @@
 #include "lib/job/recover/held_state.hpp"
 #include "lib/job/revoked.hpp"
 #include "lib/job/save/job_saves.hpp"
+#include "lib/job/state/hash_beside.hpp"
 #include "lib/job/state/host_state.hpp"
 #include "lib/job/state/initial_values.hpp"
 #include "lib/job/state/model_state.hpp"
@@ -148,6 +149,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void take_position_of_giver();
   void move_host_state();
   // Evaluations, evaluations.cpp.
+  bool compared_before_evaluation();
   Evaluation run_evaluation(std::uint64_t count, const std::function<void(Slot&)>* forward);
   bool run_evaluation_slot(std::uint64_t count, std::uint32_t index, const std::function<void(Slot&)>& forward);
   [[nodiscard]] std::vector<Aux> host_state() const;
@@ -159,7 +161,10 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   /// Where in the step the program is.
   [[nodiscard]] Phase phase() const;
   Result<void> exchange_votes(const Vote& mine);
-  void compare_parameters();
+  void compare_parameters(bool with_votes);
+  void compare_now();
+  /// Before parameters or moments change: a copy or a hash of them may be under way.
+  void finish_readers() { saves_.finish_copy(), parameters_hash_.finish(); }
   void tell_of_straggler();
   bool reduce_and_vote();
   /// A constant of the job, never of the world.
@@ -191,6 +196,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   // and of the world that was planned last.
   Shards shards_;
   ModelState state_;
+  HashBeside parameters_hash_;  // of this generation's comparison
   GradientReducer reducer_;
   VoteExchange votes_;
   PhaseRounds rounds_{world, state_, reducer_, shards_.map};

@@ -103,6 +103,11 @@ void Job::Impl::close_slot() {
 /// Success: the step is decided, and losses, tokens and norm nodes of all members are here.
 Result<void> Job::Impl::exchange_votes(const Vote& mine) {
   const std::uint64_t step = decided_.applied();
+  std::optional<std::uint64_t> parameters;
+  if (initial_values_.is_left_to_votes()) {
+    parameters = parameters_hash_.result([this] { return world.over(); });
+    if (!parameters) return world.why_over();
+  }
   ELRUN_TRY(votes_.exchange(world, {.vote = mine,
                                     .leaves = departure_.is_unreported(),
                                     .stops = decided_.asks_to_stop(),
@@ -110,8 +115,14 @@ Result<void> Job::Impl::exchange_votes(const Vote& mine) {
                                     .audit_hash = step_.audit().hash(),
                                     .audit_probability = step_.audit().probability(),
                                     .update = decided_.report(),
+                                    .parameters = parameters.value_or(0),
                                     .own = times_.own(host.clock.now(), world.exchanged())}));
   // Whoever hears all votes comes to the same end, so nobody applies a step that fails here.
+  if (parameters) {
+    std::vector<std::uint64_t> hashes;
+    for (std::uint32_t r = 0; r < world.size(); ++r) hashes.push_back(votes_.of_rank(r).parameters);
+    if (auto same = initial_values_.hear_votes(hashes, step); !same.ok()) throw Error{std::move(same).failure()};
+  }
   std::vector<UpdateReport> updates;
   for (std::uint32_t r = 0; r < world.size(); ++r) updates.push_back(votes_.of_rank(r).update);
   if (auto same = check_update(step, updates); !same.ok()) throw Error{std::move(same).failure()};
@@ -224,7 +235,7 @@ bool Job::Impl::reduce_and_vote() {
 
 /// What a decided step does to this rank's shard, whatever becomes of the generation.
 void Job::Impl::apply_decided() {
-  saves_.finish_copy();
+  finish_readers();
   const Decision& decision = decided_.decision();
   if (!decision.skips()) {
     const UpdateRecord& updates = decided_.updates();

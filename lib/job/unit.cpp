@@ -155,7 +155,7 @@ void Job::Impl::read(const UnitState& unit, std::span<const std::byte> run, std:
 
 void Job::Impl::write_in_order(const UnitState& unit, const std::function<void()>& put) {
   for (const Stream stream : unit.program_streams) streams_.end(stream);
-  saves_.finish_copy();
+  finish_readers();
   put();
   for (const Stream stream : unit.program_streams) streams_.begin(stream);
 }

@@ -22,7 +22,8 @@ TEST_CASE("after the exchange of votes every rank has the same losses, tokens, n
                            .stops = rank == 0,
                            .audit_hash = 100 + rank,
                            .audit_probability = 0.25,
-                           .update = {.passed = {.kind = 1 + rank}}};
+                           .update = {.passed = {.kind = 1 + rank}},
+                           .parameters = 200 + rank};
     const bool done = votes.exchange(world, mine).ok();
     std::vector<float> nodes;
     for (const auto& of_rank : votes.all_norm_nodes()) nodes.insert(nodes.end(), of_rank.begin(), of_rank.end());
@@ -31,7 +32,8 @@ TEST_CASE("after the exchange of votes every rank has the same losses, tokens, n
     for (std::uint32_t r = 0; r < 3; ++r) {
       const VoteMessage message = votes.of_rank(r);
       right += message.vote == Vote{world.membership().generation, 4, r != 2} && message.leaves == (r == 1) && message.stops == (r == 0) &&
-               message.audit_hash == 100 + r && message.audit_probability == 0.25 && message.update.passed.kind == 1 + r;
+               message.audit_hash == 100 + r && message.audit_probability == 0.25 && message.update.passed.kind == 1 + r &&
+               message.parameters == 200 + r;
     }
     heard.emplace_back(votes.sum_of_losses(), votes.tokens(), nodes);
   });

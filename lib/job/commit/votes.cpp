@@ -17,6 +17,7 @@ struct VoteHeader {
   std::uint64_t number, lineage[2], step, finite, leaves, stops, saves, audit_hash;
   double audit_probability;
   UpdateReport update;
+  std::uint64_t parameters;
   std::int64_t own;
 };
 constexpr std::size_t slot_bytes = sizeof(std::uint64_t) + sizeof(float);
@@ -81,6 +82,7 @@ void VoteExchange::write(const VoteMessage& mine) {
                           mine.audit_hash,
                           mine.audit_probability,
                           mine.update,
+                          mine.parameters,
                           mine.own.count()};
   std::size_t at = put(blob, 0, std::span{&header, 1});
   at = put(blob, at, std::span<const std::uint64_t>{my_tokens_});
@@ -111,6 +113,7 @@ VoteMessage VoteExchange::of_rank(std::uint32_t rank) const {
           .audit_hash = header.audit_hash,
           .audit_probability = header.audit_probability,
           .update = header.update,
+          .parameters = header.parameters,
           .own = std::clamp<Duration>(Duration{header.own}, Duration{0}, TimesSpent::own_max)};
 }
 

@@ -26,6 +26,7 @@ struct VoteMessage {
   std::uint64_t audit_hash = 0;
   double audit_probability = 0;
   UpdateReport update;
+  std::uint64_t parameters = 0;  ///< Their hash, where they are compared with the votes for this step.
   Duration own{};  ///< See TimesSpent.
 };
 

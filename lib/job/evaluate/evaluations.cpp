@@ -32,7 +32,7 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
   // In a step that is not decided: it is done again with all that the program does in it. After the end: there is no other world to come.
   if (step_.is_undecided() || outcome.has_value()) {
     Evaluation e;
-    if (!world.over() && recovery_.is_ready()) e = run_evaluation(count, &forward);
+    if (!world.over() && recovery_.is_ready() && compared_before_evaluation()) e = run_evaluation(count, &forward);
     if (!e.decided) step_.lose_evaluation();
     return e;
   }
@@ -58,6 +58,18 @@ Evaluation Job::Impl::evaluate(std::uint64_t count, const std::function<void(Slo
       if (!world.over()) revoked(world);
     } catch (const Revoked&) {
     }
+  }
+}
+
+/// In a step: what follows from an evaluation is printed before the votes are heard. False: the world is over.
+bool Job::Impl::compared_before_evaluation() {
+  if (!initial_values_.is_left_to_votes()) return true;
+  try {
+    world.now(Call::evaluate);
+    compare_now();
+    return true;
+  } catch (const Revoked&) {
+    return false;
   }
 }
 

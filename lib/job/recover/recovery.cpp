@@ -21,6 +21,7 @@ static_assert(HostVariables::bytes_max + (std::uint64_t{1} << 16) <= gather_byte
 void Job::Impl::rejoin() {
   const Failure why = world.why_over();
   slot_.end();  // the program has left it, so what is thrown here does not come out of a slot
+  parameters_hash_.give_up();
   stop_if_ranks_differ(world);
   rounds_.begin_anew(declared.unit_count());  // nothing of the old world is under way any more; what failed there comes out here
   if (!host.session.place().elastic) leave(world, why);
@@ -110,7 +111,7 @@ void Job::Impl::settle() {
 }
 
 void Job::Impl::share() {
-  saves_.finish_copy();
+  finish_readers();
   world.now(Call::meeting);
   plan_world(recovery_.nodes());
   show_to_peers();

@@ -9,9 +9,26 @@
 #include "lib/job/revoked.hpp"
 
 namespace elrun::inline v0 {
+namespace {
+
+Failure differing(std::uint32_t rank, std::uint32_t from, std::uint64_t step) {
+  return Failure{Code::mismatch, Remedy::fix_config,
+                 fmt::format("the parameters of rank {} differ from those of rank {} before step {}: initialise them from job.rng(name) alone, "
+                             "on every rank, and only where job.restore() says that there is no state",
+                             rank, from, step)};
+}
+
+}  // namespace
+
+Result<void> InitialValues::hear_votes(std::span<const std::uint64_t> by_rank, std::uint64_t step) {
+  comparison_ = Comparison::done;
+  for (std::uint32_t r = 1; r < by_rank.size(); ++r)
+    if (by_rank[r] != by_rank[0]) return differing(r, 0, step);
+  return {};
+}
 
 void InitialValues::compare(JobWorld& world, std::uint64_t replicated, std::uint64_t step) {
-  compared_ = true;
+  comparison_ = Comparison::done;
   ByteWriter mine;
   mine.put(replicated);
   for (const std::uint64_t hash : written_) mine.put(hash);
@@ -24,10 +41,7 @@ void InitialValues::compare(JobWorld& world, std::uint64_t replicated, std::uint
       if (i > 0 && hash == 0) continue;
       if (!seen[i]) seen[i] = {r, hash};
       if (seen[i]->second != hash && !reader.broken())
-        throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                            fmt::format("the parameters of rank {} differ from those of rank {} before step {}: "
-                                        "initialise them from job.rng(name) alone, on every rank",
-                                        r, seen[i]->first, step)}};
+        throw Error{differing(r, seen[i]->first, step)};
     }
     if (const auto read = reader.finish("the hashes of a rank's parameters"); !read.ok()) {
       world.end(read.failure());

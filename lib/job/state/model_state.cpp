@@ -11,17 +11,15 @@ namespace {
 
 constexpr std::size_t windows = 64, window = 16384;  // elements
 
-/// `count` windows of them, an equal distance apart.
-std::uint64_t hash_of_sample(Memory& memory, std::span<const float> values, std::size_t count, std::uint64_t salt, std::uint64_t sample) {
-  if (values.size() <= count * window) return memory.hash(std::as_bytes(values), 0, salt);
+/// `count` windows of them, an equal distance apart. `first_word`: of all of them.
+void add_sample(std::vector<HashedRun>& out, std::span<const float> values, std::size_t count, std::uint64_t first_word, std::uint64_t sample) {
+  if (values.size() <= count * window) return out.push_back({std::as_bytes(values), first_word});
   constexpr std::size_t word = sizeof(std::uint64_t) / sizeof(float);
-  const std::size_t apart = values.size() / count, shift = Mix{}(sample, salt) % (apart - window + 1);
-  std::uint64_t out = 0;
+  const std::size_t apart = values.size() / count, shift = Mix{}(sample, first_word) % (apart - window + 1);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t begin = (i * apart + shift) / word * word;
-    out += memory.hash(std::as_bytes(values.subspan(begin, window)), begin / word, salt);
+    out.push_back({std::as_bytes(values.subspan(begin, window)), first_word + begin / word});
   }
-  return out;
 }
 
 }  // namespace
@@ -214,19 +212,21 @@ std::uint64_t ModelState::hash_part(const ShardMap& shards, std::uint32_t rank) 
   return out;
 }
 
-std::uint64_t ModelState::hash_of_replicated_parameters() const {
-  if (!parameters_are_sharded()) return memory_->hash(std::as_bytes(parameters_->pages().span()), 0, 0);
-  std::uint64_t out = 0;
-  for (std::uint32_t u = 0; u < layout_.units.size(); ++u)
-    out += memory_->hash(std::as_bytes(parameters_->frozen(u)), 0, layout_.units[u].begin);
+std::vector<HashedRun> ModelState::replicated_parameters() const {
+  if (!parameters_are_sharded()) return {{std::as_bytes(parameters_->pages().span()), 0}};
+  std::vector<HashedRun> out;
+  for (std::uint32_t u = 0; u < layout_.units.size(); ++u) out.push_back({std::as_bytes(parameters_->frozen(u)), layout_.units[u].begin});
   return out;
 }
 
-std::uint64_t ModelState::hash_of_replicated_sample(std::uint64_t sample) const {
-  if (!parameters_are_sharded()) return hash_of_sample(*memory_, parameters_->pages().span(), windows, 0, sample);
+std::vector<HashedRun> ModelState::replicated_sample(std::uint64_t sample) const {
+  std::vector<HashedRun> out;
+  if (!parameters_are_sharded()) {
+    add_sample(out, parameters_->pages().span(), windows, 0, sample);
+    return out;
+  }
   const std::size_t units = layout_.units.size(), each = std::max<std::size_t>(windows / std::max<std::size_t>(units, 1), 1);
-  std::uint64_t out = 0;
-  for (std::uint32_t u = 0; u < units; ++u) out += hash_of_sample(*memory_, parameters_->frozen(u), each, layout_.units[u].begin, sample);
+  for (std::uint32_t u = 0; u < units; ++u) add_sample(out, parameters_->frozen(u), each, layout_.units[u].begin, sample);
   return out;
 }
 

@@ -30,6 +30,7 @@
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/state/arena.hpp"
 #include "lib/job/state/delivery.hpp"
+#include "lib/job/state/hash_beside.hpp"
 #include "lib/job/state/paged_arena.hpp"
 #include "lib/job/state/parameters.hpp"
 #include "lib/job/state/rounded_units.hpp"
@@ -131,11 +132,11 @@ class ModelState {
 
   /// This rank's part of the state hash. Words count in the parameters' space, for all kinds.
   [[nodiscard]] std::uint64_t hash_part(const ShardMap& shards, std::uint32_t rank) const;
-  /// Of all parameters that every rank has.
-  [[nodiscard]] std::uint64_t hash_of_replicated_parameters() const;
-  /// The same of a sample: windows of 64 KiB, 64 of them or one for each unit, an equal distance apart. Where the first begins follows from `sample`. A rank that missed
+  /// All parameters that every rank has. Ranks compare their hashes.
+  [[nodiscard]] std::vector<HashedRun> replicated_parameters() const;
+  /// A sample of them: windows of 64 KiB, 64 of them or one for each unit, an equal distance apart. Where the first begins follows from `sample`. A rank that missed
   /// an update has other values in nearly every element, and so in these.
-  [[nodiscard]] std::uint64_t hash_of_replicated_sample(std::uint64_t sample) const;
+  [[nodiscard]] std::vector<HashedRun> replicated_sample(std::uint64_t sample) const;
   /// What lies behind the last tensor of each unit. No checkpoint holds it, a failed exchange may have left anything there, and it counts in
   /// the state hash.
   void zero_padding();

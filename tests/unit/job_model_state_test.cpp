@@ -170,6 +170,43 @@ TEST_CASE("a state that is cut anew is sent whole: parts of the new world hash a
     }
 }
 
+TEST_CASE("of what is frozen each member that brings a state gives a newcomer a part", "[model_state]") {
+  const Layout layout = lay_out({{"a", {{"w", DType::f32, {5000}, {}}, {"table", DType::f32, {8 * granule + 5}, {.frozen = true}}}},
+                                 {"b", {{"small", DType::f32, {3}, {.frozen = true}}}}});
+  for (const Placement& placement : {zero(0), zero(1), zero(3)}) {
+    const ShardMap before = one_node(placement.optimizer, 4), after = one_node(placement.optimizer, 5);
+    std::vector<MemberStatus> statuses;
+    for (std::uint32_t r = 0; r < 4; ++r) statuses.push_back({.has_state = true, .knowledge = {4, 4, 4}, .held = {.cut = before.cuts[r]}});
+    statuses.insert(statuses.begin() + 2, MemberStatus{});  // the newcomer is rank 2 of five
+    const StateTransfer plan = plan_state_transfer(layout, statuses, 4, after.cuts);
+    REQUIRE(plan.complete);
+    std::vector<std::uint64_t> given(5);  // bytes of what is frozen, by rank
+    std::atomic<int> wrong{0};
+    in_world(5, [&](JobWorld& world, std::uint32_t r) {
+      SharedBuffers buffers = private_memory();
+      ModelState state{layout, placement, Optimizer::adamw, buffers};
+      state.allocate(plan.held[r].value_or(after.cuts[r]));
+      const std::span<float> table = state.frozen(0).first(8 * granule + 5), small = state.frozen(1).first(3);
+      if (plan.held[r]) {
+        std::iota(table.begin(), table.end(), 1.0f);
+        std::ranges::fill(small, 7.0f);
+      }
+      if (state.cut() != after.cuts[r]) state.begin_recut(after.cuts[r]);
+      const Delivery moved = state.transfer(plan, statuses, after, r);
+      for (const auto& piece : moved.sends[2])
+        for (const std::span<float> run : {table, small})
+          if (piece.data() >= std::as_bytes(run).data() && piece.data() < std::as_bytes(run).data() + run.size_bytes()) given[r] += piece.size();
+      wrong += !world.exchange(moved.sends, moved.receives).ok();
+      state.finish_recut();
+      for (std::size_t i = 0; i < table.size(); ++i) wrong += table[i] != static_cast<float>(i + 1);
+      wrong += std::ranges::count(small, 7.0f) != 3;
+    });
+    CAPTURE(*name_of(placement));
+    CHECK(wrong == 0);
+    CHECK(given == std::vector<std::uint64_t>{3 * granule * 4 + 12, 3 * granule * 4, 0, (2 * granule + 5) * 4, 0});
+  }
+}
+
 TEST_CASE("padding is set to zero, and nothing else", "[model_state]") {
   Part part{zero(0), 1, 0};
   const std::uint64_t before = part.state.hash_part(part.shards, 0);

@@ -19,7 +19,7 @@ struct StateTransfer {
   bool complete = false;                 ///< And together they have all of it; else it comes from a checkpoint.
   std::vector<std::optional<Cut>> held;  ///< By rank: the shard that it brings; nothing: it gets everything.
   std::vector<bool> newcomers;           ///< By rank: it lacks host state, for its program has not come as far as the others'.
-  std::uint32_t giver = 0;               ///< The first that brings a shard and host state. It gives what all have alike.
+  std::uint32_t giver = 0;               ///< The first that brings a shard and host state. It tells how far the job is.
   bool moves = false;                    ///< Some member lacks something.
 };
 /// `statuses` in rank order, as they are after what `recover` found was done. `cuts`: by rank, what it is to hold. Shards of

@@ -277,6 +277,9 @@ Delivery ModelState::transfer(const StateTransfer& plan, std::span<const MemberS
   const auto size = static_cast<std::uint32_t>(statuses.size());
   Delivery out{std::vector<SendList>(size), std::vector<ReceiveList>(size)};
   const std::vector<Arena<float>>& before = old_ ? old_->moments : moments_;
+  std::vector<std::uint32_t> givers;  // of what is frozen
+  for (std::uint32_t r = 0; r < size; ++r)
+    if (plan.held[r]) givers.push_back(r);
   const auto floats = [](const Arena<float>& arena, const Piece& at) { return arena.span(at.place, at.size()); };
   /// What `giver` gives `taker`, in the same order on both sides: of each piece that is given, `wanted` is as it lies in the taker's shard.
   const auto each = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& given, const auto& whole, const auto& sharded,
@@ -286,10 +289,14 @@ Delivery ModelState::transfer(const StateTransfer& plan, std::span<const MemberS
       for (const Piece& p : given) whole(p);
     if (lacks_all || *plan.held[taker] != shards.cuts[taker])
       for (const auto& [p, wanted] : common(given, pieces(layout_, shards.cuts[taker]))) sharded(p, wanted);
-    if (lacks_all && giver == plan.giver)
-      for (std::uint32_t u = 0; u < layout_.units.size(); ++u)
-        if (const UnitLayout& unit = layout_.units[u]; unit.used > unit.trainable)
-          frozen(parameters_->frozen(u).first(unit.used - unit.trainable));
+    if (const auto part = std::ranges::find(givers, giver); lacks_all && part != givers.end())
+      for (std::uint32_t u = 0; u < layout_.units.size(); ++u) {
+        const UnitLayout& unit = layout_.units[u];
+        const std::uint64_t values = unit.used - std::min(unit.used, unit.trainable);
+        const LeafRange run = elrun::shard(
+            unit.size - unit.trainable, {static_cast<std::uint32_t>(givers.size()), static_cast<std::uint32_t>(part - givers.begin())});
+        if (run.begin < values) frozen(parameters_->frozen(u).subspan(run.begin, std::min(run.end, values) - run.begin));
+      }
   };
   const auto mine = plan.held[rank] ? pieces(layout_, *plan.held[rank]) : std::vector<Piece>{};
   /// Moves what this rank keeps, unless it stays where it is.

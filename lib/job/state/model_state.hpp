@@ -145,7 +145,8 @@ class ModelState {
   /// What it reads: all that it holds.
   [[nodiscard]] std::vector<Fragment> to_load();
 
-  /// The exchange by which `plan` moves parameters and moments. What a member keeps of them is copied here, unless it stays at its address. The first giver gives what is frozen.
+  /// The exchange by which `plan` moves parameters and moments. What a member keeps of them is copied here, unless it stays at its address. Of what is frozen
+  /// each member that brings a state gives a part.
   [[nodiscard]] Delivery transfer(const StateTransfer& plan, std::span<const MemberStatus> statuses, const ShardMap& shards,
                                   std::uint32_t rank);
 

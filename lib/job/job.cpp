@@ -118,9 +118,11 @@ void Job::Impl::plan_world(std::span<const std::uint32_t> nodes) {
   shards_.map = std::move(wanted);
   shards_.rank = rank;
   const auto exchanges = choose_exchanges();
+  GradientBuffers buffers = reducer_.take_buffers();
   reducer_ = {};  // before the new one: memory for both is not there
   reducer_ = GradientReducer{state_.layout(), shards_.map,   rank,          static_cast<std::uint32_t>(plan().slots()),
-                             exchanges,       plan().reduce, plan().leaves, shared_buffers_};
+                             exchanges,       plan().reduce, plan().leaves, shared_buffers_,
+                             std::move(buffers)};
   state_.plan_world(shards_.map, rank, reducer_.space());
   votes_ = VoteExchange{reducer_.slots_by_rank(), plan().slots(), reducer_.norm_nodes(), rank};
   rounds_.plan_world(plan().overlap);
@@ -137,7 +139,8 @@ std::vector<Agreement> Job::Impl::agreements() const {
 
 /// Each generation's group has to be shown anew what its members read of each other.
 void Job::Impl::show_to_peers() {
-  for (const auto* memory : {&state_.parameters().shared(), &reducer_.shared()}) shared_buffers_.show(world, *memory);
+  shared_buffers_.show(world, state_.parameters().shared());
+  for (const SharedBuffer& memory : reducer_.shared()) shared_buffers_.show(world, memory);
 }
 
 /// Which evaluation of the tree this world has. A change is logged.

@@ -2,6 +2,8 @@
 
 #include "lib/job/gradients/reducer.hpp"
 
+#include <limits>
+
 #include "tests/unit/job_parts.hpp"
 
 namespace elrun::test {
@@ -21,8 +23,9 @@ struct Reduced {
   friend bool operator==(const Reduced&, const Reduced&) = default;
 };
 
+/// `before`: by rank, buffers of the reducer of another world; those of this one are put there.
 Reduced reduce(std::uint32_t world_size, Sharding sharding, GradientReducer::Exchanges exchanges, DType leaves,
-               Memory& memory = host_memory()) {
+               Memory& memory = host_memory(), std::vector<GradientBuffers>* before = nullptr) {
   const Layout layout = lay_out(two_units());
   Reduced out;
   std::mutex mutex;
@@ -31,7 +34,8 @@ Reduced reduce(std::uint32_t world_size, Sharding sharding, GradientReducer::Exc
   in_world(world_size, [&](JobWorld& world, std::uint32_t rank) {
     SharedBuffers buffers = private_memory(memory);
     const ShardMap shards = one_node(sharding, world_size);
-    GradientReducer reducer{layout, shards, rank, slot_count, exchanges, Reduce::exact, leaves, buffers};
+    GradientReducer reducer{layout, shards,  rank,   slot_count, exchanges, Reduce::exact,
+                            leaves, buffers, before != nullptr ? std::move((*before)[rank]) : GradientBuffers{}};
     reducer.begin_step();
     for (std::size_t phase = 0; phase < reducer.slots_of_busiest(); ++phase) {
       const bool busy = phase < reducer.my_slots().size();
@@ -64,6 +68,7 @@ Reduced reduce(std::uint32_t world_size, Sharding sharding, GradientReducer::Exc
     for (const Piece& p : pieces(layout, shards.cuts[rank]))
       for (std::uint64_t i = 0; i < p.size(); ++i) out.elements[p.gradient + i] = reducer.reduced()[begin_in(reducer.space(), p) + i];
     if (std::ranges::all_of(views, [](const auto& v) { return v.data() != nullptr; })) out.squares = reducer.sum_of_squares(views);
+    if (before != nullptr) (*before)[rank] = reducer.take_buffers();
   });
   return out;
 }
@@ -85,6 +90,28 @@ TEST_CASE("both evaluations of the tree give the same gradient and the same norm
           }
         }
   }
+}
+
+TEST_CASE("a reducer takes the buffers of the one for the world before over, whatever is in them", "[reducer]") {
+  for (const DType leaves : {DType::f32, DType::bf16})
+    for (Memory* memory : both_memories()) {
+      CAPTURE(leaves == DType::bf16, memory == &host_memory());
+      const auto per_step = GradientReducer::Exchanges::per_step;
+      const Reduced expected = reduce(1, Sharding::replicated, per_step, leaves);
+      std::vector<GradientBuffers> buffers(3);
+      const float* first = nullptr;
+      for (const std::uint32_t world : {2u, 1u, 3u, 2u}) {
+        CAPTURE(world);
+        CHECK(reduce(world, Sharding::sharded, per_step, leaves, *memory, &buffers) == expected);
+        REQUIRE_FALSE(buffers[0].empty());
+        if (first != nullptr) CHECK(buffers[0].front().data() == first);
+        first = buffers[0].front().data();
+        CHECK(buffers[0].size() == (world == 1 ? 3 : 2));
+        for (Arena<float>& buffer : buffers[0]) std::ranges::fill(buffer.span(), std::numeric_limits<float>::quiet_NaN());
+      }
+      (void)reduce(2, Sharding::sharded, GradientReducer::Exchanges::per_slot, leaves, *memory, &buffers);
+      CHECK(buffers[0].empty());
+    }
 }
 
 TEST_CASE("every slot is some rank's, whichever the evaluation", "[reducer]") {

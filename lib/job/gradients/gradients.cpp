@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "lib/base/assert.hpp"
 #include "lib/job/gradients/summands.hpp"
@@ -9,17 +10,19 @@
 namespace elrun::inline v0 {
 
 Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards,
-                     std::uint32_t rank, Reduce reduce, DType leaves, SharedBuffers* shared_buffers)
+                     std::uint32_t rank, Reduce reduce, DType leaves, SharedBuffers* shared_buffers, GradientBuffers before)
     : memory_{shared_buffers != nullptr ? &shared_buffers->private_memory() : &host_memory()},
       space_{layout.gradients},
+      partials_{std::move(before)},
       rounds_{leaves == DType::bf16},
       delivers_{shards.cuts != shards.folds} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
   const Summands tree = summands(slots_by_rank, reduce);
   schedule_ = tree.schedules[rank];
   buffers_ = std::max(schedule_.depth, 1u);  // a rank without slots still owns a shard
-  const std::uint64_t partials = buffers_ * space_;
-  partials_ = Arena<float>{partials, shared_buffers != nullptr ? shared_buffers->make(partials * sizeof(float)) : std::nullopt, *memory_};
+  if (partials_.size() > buffers_) partials_.resize(buffers_);
+  while (partials_.size() < buffers_)
+    partials_.emplace_back(space_, shared_buffers != nullptr ? shared_buffers->make(space_ * sizeof(float)) : std::nullopt, *memory_);
   shard_ = pieces(layout, shards.folds[rank]);
   const std::uint64_t shard_elements = elements(shard_);
 
@@ -68,8 +71,15 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   }
   std::sort(held.begin(), held.end(), [](const Held& a, const Held& b) { return a.node.begin < b.node.begin; });
   write_tables(tree.count, held);
-  const PiecesIn first_buffer{partials_.span(0, space_), Space::gradients};
+  const PiecesIn first_buffer{partials_.front().span(), Space::gradients};
   if (delivers_) sums_ = deliver_sums(layout, shards, rank, first_buffer, first_buffer);
+}
+
+std::vector<SharedBuffer> Gradients::shared() const {
+  std::vector<SharedBuffer> out;
+  for (const Arena<float>& buffer : partials_)
+    if (buffer.shared()) out.push_back(*buffer.shared());
+  return out;
 }
 
 /// What is left of the tree over `leaves` leaves, once the nodes of all ranks are here.

@@ -22,17 +22,23 @@
 
 namespace elrun::inline v0 {
 
+/// Buffers for whole gradients. They are the same in every world, and only their number changes: who makes Gradients for the next world gives it those of the last one, for
+/// memory that is taken anew costs more than what is done in it.
+using GradientBuffers = std::vector<Arena<float>>;
+
 /// More fields than 15: all but the arrays are the plan of one exchange in one world, made in the constructor and never changed.
 class Gradients {
  public:
   Gradients() = default;
   /// `slots_by_rank`: see assign_slots. `shared_buffers`: where what goes to others is made, if peers may read it there; all
-  /// else lies in its private memory. Without it, in the host's.
+  /// else lies in its private memory. Without it, in the host's. `before`: of Gradients for the same layout and memory.
   Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards, std::uint32_t rank,
-            Reduce reduce = Reduce::exact, DType leaves = DType::f32, SharedBuffers* shared_buffers = nullptr);
+            Reduce reduce = Reduce::exact, DType leaves = DType::f32, SharedBuffers* shared_buffers = nullptr, GradientBuffers before = {});
+  /// Nothing is done with this one any more.
+  [[nodiscard]] GradientBuffers take_buffers() { return std::move(partials_); }
 
   /// What peers may be shown.
-  [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return partials_.shared(); }
+  [[nodiscard]] std::vector<SharedBuffer> shared() const;
   /// Where the leaf of this rank's i-th slot is made: a whole gradients' space, contents unspecified.
   [[nodiscard]] float* leaf(std::size_t i) const { return buffer(schedule_.buffer[i]); }
   /// Memory for a leaf that is thrown away, before this rank's first is made.
@@ -55,12 +61,13 @@ class Gradients {
   };
   void write_tables(std::uint64_t leaves, const std::vector<Held>& held);
   void pack_leaves();
-  [[nodiscard]] float* buffer(std::uint64_t i) const { return partials_.data() + i * space_; }
+  [[nodiscard]] float* buffer(std::uint64_t i) const { return partials_[i].data(); }
   Memory* memory_ = &host_memory();
   std::uint64_t space_ = 0;
   FoldSchedule schedule_;
   std::uint32_t buffers_ = 0;
-  Arena<float> partials_, received_;
+  GradientBuffers partials_;
+  Arena<float> received_;
   // Where leaves are bf16, those that are no part of a sum when they travel do so packed.
   bool rounds_ = false;
   std::vector<std::uint32_t> packed_;  // buffers of this rank's

@@ -1,6 +1,7 @@
 #include "lib/job/gradients/reducer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "lib/device/memory.hpp"
 #include "lib/job/declare/assign.hpp"
@@ -8,12 +9,12 @@
 namespace elrun::inline v0 {
 
 GradientReducer::GradientReducer(const Layout& layout, const ShardMap& shards, std::uint32_t rank, std::uint32_t slots, Exchanges exchanges,
-                                 Reduce reduce, DType leaves, SharedBuffers& shared_buffers)
+                                 Reduce reduce, DType leaves, SharedBuffers& shared_buffers, GradientBuffers before)
     : memory_{&shared_buffers.private_memory()}, exchanges_{exchanges}, rank_{rank}, space_{layout.gradients} {
   slots_ = is_per_slot() ? deal_slots(slots, shards.world()) : assign_slots(slots, shards.world());
   for (const UnitLayout& unit : layout.units) units_.push_back({unit.gradient_begin, unit.gradient_begin + unit.trainable});
-  if (is_per_slot()) stream_ = LeafStream{layout, slots, shards, rank, leaves, &shared_buffers};
-  else gradients_ = Gradients{layout, slots_, shards, rank, reduce, leaves, &shared_buffers};
+  if (is_per_slot()) before.clear(), stream_ = LeafStream{layout, slots, shards, rank, leaves, &shared_buffers};
+  else gradients_ = Gradients{layout, slots_, shards, rank, reduce, leaves, &shared_buffers, std::move(before)};
   norm_ = NormTree{layout, shards, rank, space(), *memory_};
 }
 
@@ -41,6 +42,11 @@ std::uint64_t GradientReducer::hash_of(std::optional<std::size_t> slot) const {
 
 void GradientReducer::end_slot(std::size_t slot) {
   if (!is_per_slot()) gradients_.fold_leaf(slot);
+}
+
+std::vector<SharedBuffer> GradientReducer::shared() const {
+  if (!is_per_slot()) return gradients_.shared();
+  return stream_.shared() ? std::vector{*stream_.shared()} : std::vector<SharedBuffer>{};
 }
 
 Result<void> GradientReducer::reduce(JobWorld& world) {

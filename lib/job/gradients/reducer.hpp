@@ -5,8 +5,8 @@
 /// * once per step (gradients.hpp): a rank keeps whole gradients, and one exchange after its slots reduces them; exact or fast;
 /// * per slot (leaf_stream.hpp): each unit's leaf is handed off in the slot that made it, and the owners fold.
 ///
-/// A reducer is for one world: which slots a rank runs, what it folds and what it gets follow from the shard map. It is made anew, memory
-/// included, when the world changes. Which of the evaluations it has never changes a bit.
+/// A reducer is for one world: which slots a rank runs, what it folds and what it gets follow from the shard map. It is made anew when the world changes, and takes the
+/// buffers for whole gradients of the one before over. Which of the evaluations it has never changes a bit.
 ///
 /// Called by the job's thread. `stream()` is also used by exchange rounds on the communication thread, as leaf_stream.hpp says.
 
@@ -30,9 +30,11 @@ class GradientReducer {
 
   GradientReducer() = default;
   /// `slots`: of a step. `shared_buffers`: makes what peers read, and outlives the constructor; its private memory outlives the
-  /// reducer.
+  /// reducer. `before`: of a reducer for the same layout and memory.
   GradientReducer(const Layout& layout, const ShardMap& shards, std::uint32_t rank, std::uint32_t slots, Exchanges exchanges, Reduce reduce,
-                  DType leaves, SharedBuffers& shared_buffers);
+                  DType leaves, SharedBuffers& shared_buffers, GradientBuffers before = {});
+  /// Nothing is done with this one any more.
+  [[nodiscard]] GradientBuffers take_buffers() { return gradients_.take_buffers(); }
 
   [[nodiscard]] bool is_per_slot() const { return exchanges_ == Exchanges::per_slot; }
   [[nodiscard]] const std::vector<std::vector<std::uint32_t>>& slots_by_rank() const { return slots_; }
@@ -79,7 +81,7 @@ class GradientReducer {
   // ---- memory
 
   /// What peers may be shown.
-  [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return is_per_slot() ? stream_.shared() : gradients_.shared(); }
+  [[nodiscard]] std::vector<SharedBuffer> shared() const;
   [[nodiscard]] std::uint64_t bytes() const;           ///< Of buffers or partial sums: always there.
   [[nodiscard]] std::uint64_t exchange_bytes() const;  ///< Where other ranks' sums arrive, once per step.
   [[nodiscard]] std::uint64_t in_use_bytes_max() const;

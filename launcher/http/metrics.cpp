@@ -76,15 +76,15 @@ void add_process(std::vector<MetricFamily>& all, const ProcessFacts& p) {
   all.push_back(single("process_threads", gauge, "", "Threads of the agent", p.threads));
 }
 
-}  // namespace
-
-std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
+void add_agent(std::vector<MetricFamily>& all, const AgentSnapshot& snapshot) {
   using enum MetricType;
   const NodeRecord& node = snapshot.node;
-  const bool runs = node.phase == Supervisor::Phase::running;
-  std::vector<MetricFamily> all;
   all.push_back({.name = "elrun_build", .type = info, .help = "Version of elrun", .samples = {{{{"version", snapshot.agent.version}}, 1}}});
   all.push_back(single("elrun_up_seconds", gauge, "seconds", "How long this agent has run", seconds(snapshot.now - node.began)));
+}
+
+void add_time(std::vector<MetricFamily>& all, const NodeRecord& node) {
+  using enum MetricType;
   all.push_back({.name = "elrun_time_seconds",
                  .type = counter,
                  .unit = "seconds",
@@ -99,6 +99,12 @@ std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
                  .unit = "seconds",
                  .help = "Time by which this rank finished after the second-to-last, in those steps",
                  .samples = of_last_ranks(node, [](const LastRank& last) { return seconds(last.behind); })});
+}
+
+void add_world(std::vector<MetricFamily>& all, const AgentSnapshot& snapshot) {
+  using enum MetricType;
+  const NodeRecord& node = snapshot.node;
+  const bool runs = node.phase == Supervisor::Phase::running;
   all.push_back(
       single("elrun_generation", gauge, "", "Number of the newest generation that this node took part in", node.world.generation.number));
   all.push_back({.name = "elrun_nodes",
@@ -108,6 +114,10 @@ std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
   all.push_back(single("elrun_nodes_max", gauge, "", "Most nodes of a generation", snapshot.agent.round.nodes_max));
   all.push_back(
       single("elrun_world_size", gauge, "", "Workers of the running generation on all nodes", runs ? node.world.seat.world_size : 0));
+}
+
+void add_workers(std::vector<MetricFamily>& all, const NodeRecord& node) {
+  using enum MetricType;
   all.push_back({.name = "elrun_workers", .help = "Workers of this node", .samples = workers_by_state(node)});
   all.push_back({.name = "elrun_worker_restarts",
                  .type = counter,
@@ -119,6 +129,11 @@ std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
                  .samples = exits(node)});
   all.push_back(single("elrun_restarts", counter, "", "Generations of the job that ended by a failure, as this node was told",
                        node.world.restarts.generations));
+}
+
+void add_rendezvous(std::vector<MetricFamily>& all, const AgentSnapshot& snapshot) {
+  using enum MetricType;
+  const NodeRecord& node = snapshot.node;
   all.push_back({.name = "elrun_rendezvous",
                  .type = counter,
                  .help = "How this node's waits for a world ended",
@@ -138,6 +153,10 @@ std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
       single("elrun_coordinator_connected", gauge, "", "Whether this node is connected to its coordinator", node.connected ? 1 : 0));
   all.push_back(
       single("elrun_coordinator_changes", counter, "", "Coordinators that took the place of an earlier one", node.coordinator_changes));
+}
+
+void add_steps(std::vector<MetricFamily>& all, const NodeRecord& node) {
+  using enum MetricType;
   all.push_back(single("elrun_steps", counter, "", "Steps that were decided, those done again after a restart among them", node.steps));
   all.push_back({.name = "elrun_step_duration_seconds",
                  .type = histogram,
@@ -147,6 +166,11 @@ std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
   if (node.steps > 0)
     all.push_back(single("elrun_last_step_timestamp_seconds", gauge, "seconds", "When the newest step was decided, since 1970",
                          static_cast<double>(node.last_step_wall_ns) / 1e9));
+}
+
+void add_checkpoints(std::vector<MetricFamily>& all, const AgentSnapshot& snapshot) {
+  using enum MetricType;
+  const NodeRecord& node = snapshot.node;
   all.push_back(single("elrun_saves_failed", counter, "", "Checkpoints that could not be saved, as this node's workers said",
                        node.checkpoints.saves_failed));
   all.push_back(single("elrun_saves_left_out", counter, "",
@@ -170,6 +194,19 @@ std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
     all.push_back(single("elrun_checkpoint_age_seconds", gauge, "seconds",
                          "Seconds since the newest checkpoint was saved or loaded (else since the start)",
                          seconds(snapshot.now - *node.checkpoints.safe_at)));
+}
+
+}  // namespace
+
+std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
+  std::vector<MetricFamily> all;
+  add_agent(all, snapshot);
+  add_time(all, snapshot.node);
+  add_world(all, snapshot);
+  add_workers(all, snapshot.node);
+  add_rendezvous(all, snapshot);
+  add_steps(all, snapshot.node);
+  add_checkpoints(all, snapshot);
   add_process(all, snapshot.process);
   return all;
 }

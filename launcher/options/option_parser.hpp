@@ -61,19 +61,25 @@ class OptionParser {
   void parse_workers();
 
   void parse_times();
+  void parse_rdzv_conf();
+  [[nodiscard]] bool parse_conf_time(const std::string& key, const std::string& value);
+  [[nodiscard]] bool parse_conf_access(const std::string& key, const std::string& value);
   void parse_stop_grace();
   [[nodiscard]] std::string* access_path(std::string_view key);
   void parse_access();
 
-  void parse_meeting();
-  void parse_rank(bool is_static);
   // What --rdzv_endpoint leaves to be found elsewhere: a shell writes `:29400` and `host:` when a variable is not set.
   struct Asked {
     std::optional<std::string> host;
     std::optional<std::uint16_t> port;
   };
+  void parse_meeting();
+  void parse_addresses();
+  void parse_meeting_point(bool alone);
+  void choose_ports(const Asked& asked);
+  void parse_rank(bool is_static);
   [[nodiscard]] Asked parse_given_endpoint();
-  [[nodiscard]] bool find_endpoint(bool is_static, std::optional<std::uint16_t> master_port, const std::string& who);
+  [[nodiscard]] bool find_endpoint(bool is_static, const std::string& who);
   [[nodiscard]] bool in_kubernetes() const;
   [[nodiscard]] const std::optional<PodName>& pod();
   [[nodiscard]] std::string source_of(std::string_view option) const;
@@ -86,6 +92,8 @@ class OptionParser {
   std::optional<std::optional<PodName>> pod_;  // looked up once
   Problems problems_;
   std::optional<bool> is_host_;
+  std::optional<std::uint16_t> master_port_;
+  int heartbeats_missed_ = 5;  // keep_alive_max_attempt
   bool needs_program_ = true;
   LaunchOptions out_;
 };

@@ -21,17 +21,7 @@ void OptionParser::parse_meeting() {
     problems_.value(fmt::format("{}: must be static, c10d or etcd", given_.shown("rdzv_backend")));
   if (given_.is_given("node_rank"))
     if (const auto n = integer("node_rank", 0, nodes_limit - 1)) out_.node_rank = static_cast<std::int32_t>(*n);
-  std::optional<std::uint16_t> master_port;
-  if (given_.is_given("master_port"))
-    if (const auto n = integer("master_port", 0, 65535); n && *n != 0) master_port = static_cast<std::uint16_t>(*n);  // 0: any
-  out_.local_address = given_.get("local_addr").text;
-  if (given_.is_given("local_addr") && !host_is_plain(out_.local_address))
-    problems_.value(fmt::format("{}: not a host name or address", given_.shown("local_addr")));
-  else if (const auto pod_address = given_.variable("POD_IP");
-           pod_address && host_is_plain(*pod_address) && !given_.is_given("local_addr") && out_.round.nodes_max > 1)
-    out_.local_address = *pod_address;
-  if (given_.is_given("master_addr") && !host_is_plain(given_.get("master_addr").text))
-    problems_.value(fmt::format("{}: not a host name or address", given_.shown("master_addr")));
+  parse_addresses();
 
   const bool alone = out_.round.nodes_max == 1;
   out_.sources.run = source_of("rdzv_id");
@@ -45,8 +35,27 @@ void OptionParser::parse_meeting() {
     out_.notes.push_back(
         fmt::format("{} has no effect: without --nnodes above 1 this node is a job of its own; give --nnodes N if there are others",
                     given_.shown("node_rank")));
-  if (by_etcd) return parse_etcd(given_.get("rdzv_endpoint").text);
-  const bool is_static = backend == "static";
+  if (by_etcd) parse_etcd(given_.get("rdzv_endpoint").text);
+  else parse_meeting_point(alone);
+}
+
+// Of this node, as others reach it, and of the master.
+void OptionParser::parse_addresses() {
+  if (given_.is_given("master_port"))
+    if (const auto n = integer("master_port", 0, 65535); n && *n != 0) master_port_ = static_cast<std::uint16_t>(*n);  // 0: any
+  out_.local_address = given_.get("local_addr").text;
+  if (given_.is_given("local_addr") && !host_is_plain(out_.local_address))
+    problems_.value(fmt::format("{}: not a host name or address", given_.shown("local_addr")));
+  else if (const auto pod_address = given_.variable("POD_IP");
+           pod_address && host_is_plain(*pod_address) && !given_.is_given("local_addr") && out_.round.nodes_max > 1)
+    out_.local_address = *pod_address;
+  if (given_.is_given("master_addr") && !host_is_plain(given_.get("master_addr").text))
+    problems_.value(fmt::format("{}: not a host name or address", given_.shown("master_addr")));
+}
+
+// Without etcd: at a host and a port. A node that is alone needs none.
+void OptionParser::parse_meeting_point(bool alone) {
+  const bool is_static = given_.get("rdzv_backend").text == "static";
   // torchrun's documentation has `localhost:0`, any free port: no other node can know it, so none is expected.
   if (alone && given_.get("rdzv_endpoint").text.ends_with(":0")) {
     if (given_.is_given("rdzv_id")) out_.run = RunId{given_.get("rdzv_id").text};
@@ -54,18 +63,24 @@ void OptionParser::parse_meeting() {
   }
   const Asked asked = parse_given_endpoint();
   if (!asked.host && !asked.port && alone) {  // a single node: no rendezvous
-    if (is_static && given_.is_given("master_port")) out_.run = RunId{given_.get("rdzv_id").text}, out_.master_port = master_port;
+    if (is_static && given_.is_given("master_port")) out_.run = RunId{given_.get("rdzv_id").text}, out_.master_port = master_port_;
     else if (given_.is_given("rdzv_id")) out_.run = RunId{given_.get("rdzv_id").text};
     return;
   }
   out_.run = RunId{given_.get("rdzv_id").text.empty() ? "none" : given_.get("rdzv_id").text};
   if (asked.host) out_.endpoint = Endpoint{*asked.host, 0}, out_.sources.endpoint = source_of("rdzv_endpoint");
-  else if (!find_endpoint(is_static, master_port,
-                          asked.port ? given_.shown("rdzv_endpoint") + " names no host, and" : given_.shown("nnodes")))
-    return;
+  else if (!find_endpoint(is_static, asked.port ? given_.shown("rdzv_endpoint") + " names no host, and" : given_.shown("nnodes"))) return;
+  choose_ports(asked);
+  if (is_host_) out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
+  else if (is_static && given_.is_given("node_rank")) out_.host_rule = out_.node_rank == 0 ? HostRule::always : HostRule::never;
+}
+
+// The port where the nodes meet, and that of the workers (MASTER_PORT), which must not be the same.
+void OptionParser::choose_ports(const Asked& asked) {
+  const bool is_static = given_.get("rdzv_backend").text == "static";
   if (asked.port) out_.endpoint->port = *asked.port;
   else if (out_.endpoint->port == 0) out_.endpoint->port = is_static ? master_port_default : endpoint_port_default;
-  if (is_static && master_port) out_.master_port = master_port;
+  if (is_static && master_port_) out_.master_port = master_port_;
   const bool same_port = out_.master_port == out_.endpoint->port;
   if (same_port && asked.port) {  // others may have been told that the nodes meet there: a firewall, `elrun store`
     out_.master_port.reset();
@@ -74,14 +89,12 @@ void OptionParser::parse_meeting() {
   }
   // The worker of rank 0 is to listen there: a program may have that port in its own arguments.
   const bool shares_port = same_port && !asked.port;
-  if (shares_port) out_.endpoint->port = meeting_port_beside(*master_port);
+  if (shares_port) out_.endpoint->port = meeting_port_beside(*master_port_);
   if (!asked.host)
     out_.notes.push_back(fmt::format("{}; the nodes meet at {}:{}, by {}{}",
                                      asked.port ? given_.shown("rdzv_endpoint") + " names no host" : std::string{"no --rdzv_endpoint"},
                                      out_.endpoint->host, out_.endpoint->port, out_.sources.endpoint,
-                                     shares_port ? fmt::format("; port {} is left to the workers (MASTER_PORT)", *master_port) : ""));
-  if (is_host_) out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
-  else if (is_static && given_.is_given("node_rank")) out_.host_rule = out_.node_rank == 0 ? HostRule::always : HostRule::never;
+                                     shares_port ? fmt::format("; port {} is left to the workers (MASTER_PORT)", *master_port_) : ""));
 }
 
 // Orders the first formation of ranks, so that the pod called 0 has rank 0.
@@ -119,10 +132,10 @@ OptionParser::Asked OptionParser::parse_given_endpoint() {
 }
 
 // Where the nodes of this job can meet, from what else is known; says what it looked at when that is nothing.
-bool OptionParser::find_endpoint(bool is_static, std::optional<std::uint16_t> master_port, const std::string& who) {
+bool OptionParser::find_endpoint(bool is_static, const std::string& who) {
   if (!problems_.empty()) return false;  // one endpoint that cannot be read is enough of a message
   const auto take = [&](Endpoint endpoint, std::string source) {
-    if (endpoint.port == 0 && master_port) endpoint.port = *master_port;
+    if (endpoint.port == 0 && master_port_) endpoint.port = *master_port_;
     out_.endpoint = std::move(endpoint), out_.sources.endpoint = std::move(source);
     return true;
   };
@@ -134,14 +147,14 @@ bool OptionParser::find_endpoint(bool is_static, std::optional<std::uint16_t> ma
     const auto port = to_integer(given_.variable("MASTER_PORT").value_or("0"));
     if (!host_is_plain(*host) || !port || *port < 0 || *port > 65535)
       return problems_.value("MASTER_ADDR and MASTER_PORT: not a host and a port; give --rdzv_endpoint HOST:PORT"), false;
-    return take({*host, master_port.value_or(static_cast<std::uint16_t>(*port))}, "MASTER_ADDR");
+    return take({*host, master_port_.value_or(static_cast<std::uint16_t>(*port))}, "MASTER_ADDR");
   }
   if (scheduler_ && scheduler_->endpoint) {
     if (!given_.is_given("rdzv_id") && !scheduler_->run.empty()) out_.run = RunId{scheduler_->run}, out_.sources.run = scheduler_->name;
     return take(*scheduler_->endpoint, scheduler_->name);
   }
   if (const auto& name = pod()) return take({name->first, name->port.value_or(0)}, "the name of this pod");
-  if (is_static && (master_port || given_.is_given("node_rank")) && !in_kubernetes())
+  if (is_static && (master_port_ || given_.is_given("node_rank")) && !in_kubernetes())
     return take({"127.0.0.1", 0}, "torchrun's default, which leads nowhere else");
   problems_.contradiction(fmt::format(
       "{} needs a place where the nodes meet, and none was found: --master_addr, PET_RDZV_ENDPOINT, PET_MASTER_ADDR and MASTER_ADDR are "

@@ -30,54 +30,9 @@ constexpr Duration leaving = 5s;  // of the time between the signal and SIGKILL,
 
 void OptionParser::parse_times() {
   Timeouts& t = out_.timeouts;
-  int attempts = 5, entry = 0;
-  std::string_view rest = unquoted(given_.get("rdzv_conf").text);
-  while (!trimmed(rest).empty()) {
-    const std::string_view pair = unquoted(rest.substr(0, rest.find(',')));
-    rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
-    const auto equals = pair.find('=');
-    const std::string key{trimmed(pair.substr(0, equals))};
-    ++entry;
-    if (equals == std::string_view::npos || key.empty()) {
-      // What it says may be the rest of a token that has a comma inside.
-      problems_.value(fmt::format("{}: entry {} is not KEY=VALUE", given_.shown("rdzv_conf"), entry));
-      continue;
-    }
-    const std::string_view whole = trimmed(pair.substr(equals + 1));
-    const std::string value{key == "token" ? whole : unquoted(whole)};  // a token may have any letters
-    const auto time = [&](Duration& into) {
-      if (const auto seconds = to_seconds(value); seconds && *seconds > 0s) into = *seconds;
-      else problems_.value(fmt::format("--rdzv_conf {}={}: must be seconds above 0", key, value));
-    };
-    if (key == "join_timeout") time(t.join);
-    else if (key == "timeout") time(t.join), out_.notes.push_back("--rdzv_conf timeout is taken as join_timeout");
-    else if (key == "last_call_timeout") time(t.last_call);
-    else if (key == "start_timeout") time(t.session);
-    else if (key == "keep_alive_interval") time(t.heartbeat);
-    else if (key == "coordinator_grace") time(t.coordinator_grace);
-    else if (key == "lease_ttl") time(t.lease);
-    else if (key == "keep_alive_max_attempt") {
-      if (const auto n = to_integer(value); n && *n >= 2 && *n <= 1000) attempts = static_cast<int>(*n);
-      else problems_.value(fmt::format("--rdzv_conf keep_alive_max_attempt={}: must be a whole number from 2 to 1000", value));
-    } else if (key == "is_host") {
-      if (value == "1" || value == "true" || value == "True" || value == "yes") is_host_ = true;
-      else if (value == "0" || value == "false" || value == "False" || value == "no") is_host_ = false;
-      else problems_.value(fmt::format("--rdzv_conf is_host={}: must be 1 or 0", value));
-    } else if (std::string* path = access_path(key)) {
-      *path = value;
-      if (value.empty()) problems_.value(fmt::format("--rdzv_conf {}=: the path of a file is missing", key));
-    } else if (key == "token") {
-      out_.access.token = Secret{value};
-      if (value.empty()) problems_.value("--rdzv_conf token=: the token is missing");
-    } else {
-      const std::string_view meant = nearest(key, rdzv_conf_keys);
-      out_.notes.push_back((out_.access.token.empty() ? fmt::format("--rdzv_conf {} has no effect here", key)
-                                                      : fmt::format("entry {} of --rdzv_conf has no effect here", entry)) +
-                           (meant.empty() ? std::string{} : fmt::format("; did you mean {}?", meant)));
-    }
-  }
+  parse_rdzv_conf();
   parse_access();
-  t.heartbeat_limit = t.heartbeat * attempts;
+  t.heartbeat_limit = t.heartbeat * heartbeats_missed_;
   parse_stop_grace();
   // What depends on a time that was given follows it.
   t.drain = std::max(t.stop_grace - leaving, t.stop_grace * 5 / 6);
@@ -89,6 +44,66 @@ void OptionParser::parse_times() {
   for (const std::string& p : t.problems()) problems_.contradiction("--rdzv_conf: " + p);
   out_.round.last_call = t.last_call;
   static_cast<void>(seconds("monitor_interval", Duration{1}));  // no more than that: nothing is polled
+}
+
+// KEY=VALUE,KEY=VALUE, as torchrun has it.
+void OptionParser::parse_rdzv_conf() {
+  std::string_view rest = unquoted(given_.get("rdzv_conf").text);
+  for (int entry = 1; !trimmed(rest).empty(); ++entry) {
+    const std::string_view pair = unquoted(rest.substr(0, rest.find(',')));
+    rest = rest.find(',') == std::string_view::npos ? std::string_view{} : rest.substr(rest.find(',') + 1);
+    const auto equals = pair.find('=');
+    const std::string key{trimmed(pair.substr(0, equals))};
+    if (equals == std::string_view::npos || key.empty()) {
+      // What it says may be the rest of a token that has a comma inside.
+      problems_.value(fmt::format("{}: entry {} is not KEY=VALUE", given_.shown("rdzv_conf"), entry));
+      continue;
+    }
+    const std::string_view whole = trimmed(pair.substr(equals + 1));
+    const std::string value{key == "token" ? whole : unquoted(whole)};  // a token may have any letters
+    if (parse_conf_time(key, value) || parse_conf_access(key, value)) continue;
+    const std::string_view meant = nearest(key, rdzv_conf_keys);
+    out_.notes.push_back((out_.access.token.empty() ? fmt::format("--rdzv_conf {} has no effect here", key)
+                                                    : fmt::format("entry {} of --rdzv_conf has no effect here", entry)) +
+                         (meant.empty() ? std::string{} : fmt::format("; did you mean {}?", meant)));
+  }
+}
+
+// Whether the key is one of a time, of a count of heartbeats, or is_host.
+bool OptionParser::parse_conf_time(const std::string& key, const std::string& value) {
+  Timeouts& t = out_.timeouts;
+  const auto time = [&](Duration& into) {
+    if (const auto seconds = to_seconds(value); seconds && *seconds > 0s) into = *seconds;
+    else problems_.value(fmt::format("--rdzv_conf {}={}: must be seconds above 0", key, value));
+  };
+  if (key == "join_timeout") time(t.join);
+  else if (key == "timeout") time(t.join), out_.notes.push_back("--rdzv_conf timeout is taken as join_timeout");
+  else if (key == "last_call_timeout") time(t.last_call);
+  else if (key == "start_timeout") time(t.session);
+  else if (key == "keep_alive_interval") time(t.heartbeat);
+  else if (key == "coordinator_grace") time(t.coordinator_grace);
+  else if (key == "lease_ttl") time(t.lease);
+  else if (key == "keep_alive_max_attempt") {
+    if (const auto n = to_integer(value); n && *n >= 2 && *n <= 1000) heartbeats_missed_ = static_cast<int>(*n);
+    else problems_.value(fmt::format("--rdzv_conf keep_alive_max_attempt={}: must be a whole number from 2 to 1000", value));
+  } else if (key == "is_host") {
+    if (value == "1" || value == "true" || value == "True" || value == "yes") is_host_ = true;
+    else if (value == "0" || value == "false" || value == "False" || value == "no") is_host_ = false;
+    else problems_.value(fmt::format("--rdzv_conf is_host={}: must be 1 or 0", value));
+  } else return false;
+  return true;
+}
+
+// Whether the key is one of certificates or the token.
+bool OptionParser::parse_conf_access(const std::string& key, const std::string& value) {
+  if (std::string* path = access_path(key)) {
+    *path = value;
+    if (value.empty()) problems_.value(fmt::format("--rdzv_conf {}=: the path of a file is missing", key));
+  } else if (key == "token") {
+    out_.access.token = Secret{value};
+    if (value.empty()) problems_.value("--rdzv_conf token=: the token is missing");
+  } else return false;
+  return true;
 }
 
 void OptionParser::parse_stop_grace() {

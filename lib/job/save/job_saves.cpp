@@ -1,9 +1,7 @@
 #include "lib/job/save/job_saves.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <functional>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -23,7 +21,6 @@ constexpr Duration away_wait = 50ms;    // the same, after a time when it did no
 constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
 constexpr Duration final_margin = 30s;  // after the deadline of a save, for its outcome to come here
 constexpr Duration final_round = 2s;    // after which ranks that wait for the last save tell each other how it is
-constexpr Duration look_every = 250ms;  // at the world, and whether this node leaves, while the final save waits
 
 /// Calls `save` until it succeeds or it is no use at once; the last failure. `told` hears of those that another try follows.
 std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>()>& save, const std::function<void(const Failure&)>& told) {
@@ -38,7 +35,7 @@ std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>(
 
 void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, Then then) {
   if (!has_directory()) return;
-  failed_ = left_out_ = 0;
+  record_.begin_generation();
   is_asked_for_ = is_cut_off_ = false;
   interval_.begin(host_.clock.now());
   saves_.emplace(host_.files, host_.clock, host_.log, host_.session, world_, options_, std::move(saver), std::move(saved),
@@ -57,13 +54,12 @@ std::uint64_t JobSaves::remembered_step(std::string_view plan) const {
 }
 
 void JobSaves::hear_unsaved_for(Duration time) {
-  safe_at_ = host_.clock.now() - time;
-  interval_.restored(safe_at_);
+  record_.set_safe_at(host_.clock.now() - time);
+  interval_.restored(record_.safe_at());
 }
 
 void JobSaves::continue_from(const JobSaves& before) {
-  saved_step_ = before.saved_step_;
-  safe_at_ = before.safe_at_;
+  record_.continue_from(before.record_);
   interval_ = before.interval_;  // what was asked for is the same, too
 }
 
@@ -73,14 +69,14 @@ std::optional<std::vector<Aux>> JobSaves::restore(std::uint64_t known_step, cons
     if (const auto outcome = async_.wait_for_others(); outcome && outcome->failure) take_note(*outcome);
     async_.take_memory();  // now, for the slots of workers that died are free
   }
-  Saves::Loaded loaded = load(reporter);
+  Saves::Loaded loaded = retry_.load(*saves_, options_.final_wait, reporter);
   restored_ = std::move(loaded.restored);
   if (!lost.empty()) {
     restored_.notes.insert(restored_.notes.begin(), lost);
     restored_.steps_again = std::max(restored_.steps_again, known_step - std::min(known_step, restored_.step));
   }
-  safe_at_ = host_.clock.now();
-  interval_.restored(safe_at_);
+  record_.set_safe_at(host_.clock.now());
+  interval_.restored(record_.safe_at());
   host_.session.went_on_from({restored_.checkpoint, restored_.step, restored_.steps_again, restored_.why, restored_.notes});
   // The answer of a call that follows that report means that the agent has it: a worker that fails at once has failed after this checkpoint.
   if (loaded.host_state) (void)host_.session.store().num_keys(Deadline::after(host_.clock.now(), store_timeout));
@@ -91,61 +87,19 @@ StorageWaitReporter::Terms JobSaves::wait_terms() const {
   return {options_.directory, Rank{world_.rank()}, host_.storage_report_every, options_.final_wait};
 }
 
-/// A storage that hangs or cannot be read is waited for: each restart would meet it, too, and use up what there are. What cannot be read after that wait ends the job: a person knows
-/// whether the storage comes back, and a step back cannot be undone.
-Saves::Loaded JobSaves::load(StorageWaitReporter& reporter) {
-  StorageWait waited{.wait = options_.final_wait};
-  for (;;) {
-    reporter.moved();
-    auto loaded = saves_->restore();
-    if (loaded.ok()) {
-      if (waited.tries > 0 && world_.leads()) host_.log.info(fmt::format("the storage answers, at try {}", waited.tries + 1));
-      return std::move(loaded).value();
-    }
-    if (world_.over() || !may_pass(loaded.failure())) failed(world_, std::move(loaded).failure());
-    const Failure& why = loaded.failure();
-    const Instant now = host_.clock.now();
-    const auto pause = pause_of_all(waited, why, now);
-    if (!pause) {
-      Failure last = why;
-      last.remedy = Remedy::fix_config;
-      last.what =
-          fmt::format("the job cannot go on from its checkpoints, for their storage does not answer ({} in {}): {}",
-                      waited.tries == 1 ? "1 try" : fmt::format("{} tries", waited.tries), for_people(now - waited.begun), last.what);
-      throw StorageIsAway{std::move(last)};
-    }
-    const std::string words = start_failed(waited, why, *pause, now);
-    if (world_.leads()) host_.log.warning(words);
-    reporter.between_tries(words);
-    wait_for_storage(*pause, {});
-  }
-}
-
-/// After another try that failed at `now`. By the leader's clock, for all ranks have to try again, or none.
-std::optional<Duration> JobSaves::pause_of_all(StorageWait& wait, const Failure& why, Instant now) {
-  if (wait.tries++ == 0) wait.begun = now;
-  ByteWriter leaders;
-  leaders.put(pause_before_next(wait, why, now).value_or(Duration{-1}).count());
-  const ByteVector bytes = expect(world_, world_.from_leader(leaders.bytes()));
-  ByteReader reader{bytes};
-  const Duration pause{reader.get<Duration::rep>()};
-  expect(world_, reader.finish("the pause before the storage is tried again"));
-  return pause < Duration{0} ? std::nullopt : std::optional{pause};
-}
-
 bool JobSaves::asks_for_save(std::uint64_t steps) {
   if (!saves_ || interval_.is_by_steps_alone()) return false;
   const Instant now = host_.clock.now();
   const bool is_writing = async_.is_busy() && !async_.is_overdue();
   const bool wants = interval_.vote(steps, now, is_writing);
   // A writer that never ends must not keep a checkpoint that is too old from ending the job.
-  const bool is_too_old = is_writing && options_.max_age > Duration{0} && now - safe_at_ > options_.max_age;
+  const bool is_too_old = is_writing && options_.max_age > Duration{0} && now - record_.safe_at() > options_.max_age;
   return (wants || is_too_old) && world_.leads();
 }
 
 bool JobSaves::is_due(std::uint64_t step) const {
   const bool periodic = interval_.is_by_steps_alone() ? options_.every > 0 && step > 0 && step % options_.every == 0 : is_asked_for_;
-  return (periodic || (departure_.member_leaves() && saves_.has_value())) && step != saved_step_;
+  return (periodic || (departure_.member_leaves() && saves_.has_value())) && step != record_.step();
 }
 
 /// Why the checkpoint of this step was not saved; nothing when it was. The same on all ranks. What ends the world or the job throws.
@@ -165,8 +119,7 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
   auto saved = saves_->save(step, host_state, still_owner, is_cut_off_ || !async_.is_busy());
   program_timeout_.ended(begun);
   if (saved.ok()) {
-    saved_step_ = step;
-    safe_at_ = host_.clock.now();
+    record_.saved(step);
     return std::nullopt;
   }
   if (world_.over()) revoked(world_);
@@ -178,10 +131,10 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
 
 void JobSaves::save(std::uint64_t step, const std::vector<Aux>& host_state) {
   const Instant begun = host_.clock.now();
-  const auto left_out = left_out_;
+  const auto left_out = record_.left_out();
   const bool is_aside = options_.async && save_aside(step, host_state);
   if (!is_aside) save_blocking(step, host_state);
-  if (left_out_ == left_out) interval_.saved(begun, host_.clock.now());
+  if (record_.left_out() == left_out) interval_.saved(begun, host_.clock.now());
 }
 
 void JobSaves::save_blocking(std::uint64_t step, const std::vector<Aux>& host_state) {
@@ -193,11 +146,11 @@ void JobSaves::save_blocking(std::uint64_t step, const std::vector<Aux>& host_st
                           "the checkpoint of step {} could not be saved, it is tried again under another name: {}", step, message(f)));
                     });
   if (!why) return;
-  tell_of_failure(step, *why);
-  end_if_too_old(step, *why);
+  record_.tell_of_failure(step, *why);
+  record_.end_if_too_old(options_.max_age, step, *why);
   if (!world_.leads()) return;
-  const std::string newest = saved_step_ == never_saved ? std::string{"this job has saved none yet"}
-                                                        : fmt::format("the newest that was saved is of step {}", saved_step_);
+  const std::string newest = record_.step() == never_saved ? std::string{"this job has saved none yet"}
+                                                           : fmt::format("the newest that was saved is of step {}", record_.step());
   host_.log.warning(fmt::format("the checkpoint of step {} could not be saved, training goes on; {}: {}", step, newest, message(*why)));
 }
 
@@ -206,17 +159,18 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
   if (leaves) wait_for_async(leave_limit, step);
   else hear();
   const AsyncSaves::Agreed agreed = agree(true);
-  if (!agreed.possible || agreed.busy || leaves || saved_step_ == step) async_.withdraw();
+  if (!agreed.possible || agreed.busy || leaves || record_.step() == step) async_.withdraw();
   act_on(agreed, leaves ? Next::save_that_blocks : Next::training);
-  if (saved_step_ == step) return async_.withdraw(), true;  // by what all heard of it here
+  if (record_.step() == step) return async_.withdraw(), true;  // by what all heard of it here
   if (leaves || !agreed.possible) return false;
   if (agreed.busy) {
-    host_.session.save_left_out(StepNumber{step}, ++left_out_);
-    if (world_.leads() && std::has_single_bit(left_out_))  // the 1st, 2nd, 4th, ...: it may be every one
+    const std::uint64_t so_far = record_.leave_out(step);
+    if (world_.leads() && std::has_single_bit(so_far))  // the 1st, 2nd, 4th, ...: it may be every one
       host_.log.warning(fmt::format(
           "the checkpoint of step {} is left out, for the one before it is still being written ({} so far): longer intervals would fit this storage",
-          step, left_out_));
-    end_if_too_old(step, {Code::deadline_passed, Remedy::retry, "the checkpoint before it is still being written"});
+          step, so_far));
+    record_.end_if_too_old(options_.max_age, step,
+                           {Code::deadline_passed, Remedy::retry, "the checkpoint before it is still being written"});
     return true;
   }
   if (!saves_->claim().ok()) {
@@ -244,10 +198,10 @@ void JobSaves::hear() {
 /// What concerns this rank alone; the rest waits for the others (`act_on`).
 void JobSaves::take_note(const SaveOutcome& outcome) {
   if (!outcome.failure) {
-    safe_at_ = host_.clock.now();
+    record_.set_safe_at(host_.clock.now());
     return saves_->committed_elsewhere(outcome.acknowledgement);
   }
-  tell_of_failure(outcome.step, *outcome.failure);
+  record_.tell_of_failure(outcome.step, *outcome.failure);
   if (world_.leads())
     host_.log.warning(
         fmt::format("the checkpoint of step {} could not be saved, training goes on: {}", outcome.step, message(*outcome.failure)));
@@ -255,17 +209,13 @@ void JobSaves::take_note(const SaveOutcome& outcome) {
 
 /// The same on all ranks.
 void JobSaves::act_on(const AsyncSaves::Agreed& agreed, Next next) {
-  if (agreed.saved) {
-    saved_step_ =
-        saved_step_ == never_saved ? *agreed.saved : std::max(saved_step_, *agreed.saved);  // a later one may have been saved since
-    safe_at_ = host_.clock.now();
-  }
+  if (agreed.saved) record_.saved(*agreed.saved);
   if (!agreed.failed) return;
   const Failure& why = *agreed.failed->failure;
   if (why.code == Code::not_found) saves_->lose_claim();
   if (next == Next::save_that_blocks) return;  // which may succeed, and finds out itself whether the job must end
   if (why.code == Code::refused && why.remedy == Remedy::fix_config) throw Error{why};  // another job owns the root now
-  end_if_too_old(agreed.failed->step, why);
+  record_.end_if_too_old(options_.max_age, agreed.failed->step, why);
 }
 
 /// Others may have to wait for this rank meanwhile, and its agent sees that it is no hang.
@@ -293,30 +243,11 @@ void JobSaves::wait_for_async_at_the_end(std::uint64_t step) {
   }
 }
 
-void JobSaves::tell_of_failure(std::uint64_t step, const Failure& why) { host_.session.save_failed(StepNumber{step}, ++failed_, why); }
-
-/// By the leader's clock: all ranks end, or none.
-void JobSaves::end_if_too_old(std::uint64_t step, const Failure& why) {
-  if (options_.max_age == Duration{0}) return;
-  ByteWriter leaders;
-  leaders.put((host_.clock.now() - safe_at_).count());
-  const ByteVector bytes = expect(world_, world_.from_leader(leaders.bytes()));
-  ByteReader reader{bytes};
-  const Duration age{reader.get<Duration::rep>()};
-  expect(world_, reader.finish("the age of the newest checkpoint"));
-  if (age <= options_.max_age) return;
-  Failure last = why;
-  last.rank = Rank{world_.rank()}, last.remedy = Remedy::fix_config;  // whatever the save itself failed of, this is for a person to mend
-  last.what = fmt::format("no checkpoint was saved for {}, and checkpoint.max_age is {}: the job ends here; the save of step {} failed: {}",
-                          for_people(age), for_people(options_.max_age), step, last.what);
-  throw CheckpointTooOld{std::move(last)};
-}
-
 /// Whoever administrates the storage has some time to make a save possible: nothing else has the state.
 void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state) {
   if (!saves_.has_value()) return;
   if (options_.async) wait_for_async_at_the_end(step);
-  if (saved_step_ == step) return;
+  if (record_.step() == step) return;
   StorageWait trial{.wait = options_.final_wait};
   for (;;) {
     const auto why = tried_at_once([&] { return try_to_save(step, host_state); }, [](const Failure&) {});
@@ -324,9 +255,9 @@ void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_
       if (trial.tries > 0 && world_.leads()) host_.log.info(fmt::format("the final checkpoint is saved, at try {}", trial.tries + 1));
       return;
     }
-    tell_of_failure(step, *why);
+    record_.tell_of_failure(step, *why);
     const Instant now = host_.clock.now();
-    const auto pause = pause_of_all(trial, *why, now);
+    const auto pause = retry_.pause_of_all(trial, *why, now);
     if (!pause) {
       Failure last = *why;
       last.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved ({} in {}): {}", step,
@@ -334,20 +265,7 @@ void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_
       throw Error{std::move(last)};
     }
     if (world_.leads()) host_.log.warning(final_save_failed(trial, step, *why, *pause, now));
-    wait_for_storage(*pause, step);
-  }
-}
-
-/// `done`: the steps that the state in memory is of.
-void JobSaves::wait_for_storage(Duration time, std::optional<std::uint64_t> done) {
-  const Instant until = host_.clock.now() + time;
-  for (Instant now = host_.clock.now(); now < until; now = host_.clock.now()) {
-    if (world_.over()) revoked(world_);
-    departure_.tell_agent();                                // others may still save it
-    if (done) host_.session.progress({StepNumber{*done}});  // this is no hang
-    const Duration slice = std::min(until - now, look_every);
-    if (host_.sleep) host_.sleep(slice);
-    else std::this_thread::sleep_for(slice);
+    retry_.pause(*pause, step);
   }
 }
 

@@ -8,7 +8,6 @@
 /// `CheckpointOptions::max_age` ends the job by `CheckpointTooOld`. The agent hears of each failed save. With `CheckpointOptions::async` a save between two steps
 /// is begun here, and goes on elsewhere (async_saves.hpp); one that comes while another is written is left out.
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -20,29 +19,17 @@
 #include "lib/job/departure.hpp"
 #include "lib/job/job_host.hpp"
 #include "lib/job/program_timeout.hpp"
-#include "lib/job/recover/member_status.hpp"
 #include "lib/job/save/async_saves.hpp"
 #include "lib/job/save/save_interval.hpp"
+#include "lib/job/save/save_record.hpp"
 #include "lib/job/save/saves.hpp"
-#include "lib/job/save/storage_wait.hpp"
+#include "lib/job/save/storage_retry.hpp"
 #include "lib/job/save/storage_wait_report.hpp"
 
 namespace elrun::inline v0 {
 
-/// Ends the job with an exit code of its own, after which elrun does not restart it.
-class CheckpointTooOld : public Error {
- public:
-  using Error::Error;
-  static constexpr int exit_code = 173;
-};
-
-/// A start has waited long enough for the storage. A person has to look after it, and elrun does not restart the job.
-class StorageIsAway : public Error {
- public:
-  using Error::Error;
-  static constexpr int exit_code = 78;
-};
-
+/// More methods than 25: one for each moment of a job at which saves matter, and one for each way in which a save goes on. What is known of saves is in SaveRecord, when
+/// one is due in SaveInterval, and the wait for a storage in StorageRetry.
 class JobSaves {
  public:
   /// All outlive it.
@@ -52,13 +39,13 @@ class JobSaves {
         program_timeout_{program_timeout},
         departure_{departure},
         async_{host, world},
-        safe_at_{host.clock.now()} {}
+        retry_{host, world, departure},
+        record_{host.clock, host.session, world} {}
 
   void configure(const CheckpointOptions& options) {
     options_ = options;
     interval_ = SaveInterval{{options.every, options.interval, options.budget}};
   }
-  [[nodiscard]] const CheckpointOptions& options() const { return options_; }
   [[nodiscard]] bool has_directory() const { return !options_.directory.empty(); }
 
   /// What follows `open` in this generation.
@@ -73,12 +60,12 @@ class JobSaves {
   /// The state is from elsewhere, or from nothing.
   void forget_restored() { restored_ = {.why = "there is no checkpoint directory"}; }
   /// The newest step that is on storage, as far as this member knows.
-  [[nodiscard]] std::uint64_t saved_step() const { return saved_step_; }
-  void set_saved_step(std::uint64_t step) { saved_step_ = step; }
+  [[nodiscard]] std::uint64_t saved_step() const { return record_.step(); }
+  void set_saved_step(std::uint64_t step) { record_.set_step(step); }
   /// Of the newest checkpoint of this job that this node's agent was told of, as of the newest place; 0: of none. `plan`: its hash.
   [[nodiscard]] std::uint64_t remembered_step(std::string_view plan) const;
   /// How long ago that was, by this member's clock; without a checkpoint since the job began.
-  [[nodiscard]] Duration unsaved_for() const { return std::max<Duration>(host_.clock.now() - safe_at_, Duration{0}); }
+  [[nodiscard]] Duration unsaved_for() const { return record_.age(); }
   /// This member is new and has the state from one that knows that: where a new member leads, time goes on counting.
   void hear_unsaved_for(Duration time);
   /// In the process of a run of the program before this one.
@@ -96,7 +83,7 @@ class JobSaves {
   /// Before parameters or moments change: a copy of them may be under way. Any time, also where there is none.
   void finish_copy() { async_.finish_copy(); }
   /// The job waited for other nodes for so long: no work is lost with that time, so `max_age` does not count it.
-  void waited(Duration time) { safe_at_ += time; }
+  void waited(Duration time) { record_.set_safe_at(record_.safe_at() + time); }
   /// Does nothing where the last step is on storage.
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 
@@ -111,12 +98,8 @@ class JobSaves {
   void wait_for_async(Duration time, std::uint64_t step);
   void wait_for_async_at_the_end(std::uint64_t step);
   std::optional<Failure> try_to_save(std::uint64_t step, const std::vector<Aux>& host_state);
-  void tell_of_failure(std::uint64_t step, const Failure& why);
-  void end_if_too_old(std::uint64_t step, const Failure& why);
   [[nodiscard]] StorageWaitReporter::Terms wait_terms() const;
-  Saves::Loaded load(StorageWaitReporter& reporter);
-  std::optional<Duration> pause_of_all(StorageWait& wait, const Failure& why, Instant now);
-  void wait_for_storage(Duration time, std::optional<std::uint64_t> done);
+
   const JobHost& host_;
   JobWorld& world_;
   ProgramTimeout& program_timeout_;
@@ -125,14 +108,12 @@ class JobSaves {
   std::optional<Saves> saves_;
   AsyncSaves async_;
   SaveInterval interval_;
+  StorageRetry retry_;
+  SaveRecord record_;
   bool is_asked_for_ = false;
   bool is_cut_off_ = false;           // a ckptd that does not answer: what it may still write is under an older fence
   bool coordinator_is_away_ = false;  // it did not answer when it was last asked
-  std::uint64_t left_out_ = 0;        // saves of this generation that came while another was written
   Restored restored_{.why = "there is no checkpoint directory"};
-  std::uint64_t saved_step_ = never_saved;
-  std::uint64_t failed_ = 0;  // saves of this generation
-  Instant safe_at_;           // a checkpoint was saved or gone on from; else the job began here
 };
 
 }  // namespace elrun::inline v0

@@ -44,7 +44,6 @@ class Staging {
   [[nodiscard]] bool is_busy() const { return under_way_.has_value(); }
   /// And it has failed, for its ckptd has said nothing for longer than a save may take (`hear`).
   [[nodiscard]] bool is_overdue() const { return under_way_ && under_way_->is_overdue; }
-  [[nodiscard]] std::uint64_t step_under_way() const { return under_way_->save.step; }
   /// Connected, with room and not busy. The copy goes on after the call, and the state must not change before `finish_copy`. What a device was given
   /// before is done.
   Result<void> begin(const SlotRecord& record, const SlotLayout& layout, const HostFragments& state);

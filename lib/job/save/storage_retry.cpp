@@ -1,0 +1,71 @@
+#include "lib/job/save/storage_retry.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "lib/base/bytes.hpp"
+#include "lib/base/words.hpp"
+#include "lib/job/revoked.hpp"
+
+namespace elrun::inline v0 {
+
+Duration of_leader(JobWorld& world, Duration mine, std::string_view what) {
+  ByteWriter leaders;
+  leaders.put(mine.count());
+  const ByteVector bytes = expect(world, world.from_leader(leaders.bytes()));
+  ByteReader reader{bytes};
+  const Duration heard{reader.get<Duration::rep>()};
+  expect(world, reader.finish(what));
+  return heard;
+}
+
+Saves::Loaded StorageRetry::load(Saves& saves, Duration wait, StorageWaitReporter& reporter) {
+  StorageWait waited{.wait = wait};
+  for (;;) {
+    reporter.moved();
+    auto loaded = saves.restore();
+    if (loaded.ok()) {
+      if (waited.tries > 0 && world_.leads()) host_.log.info(fmt::format("the storage answers, at try {}", waited.tries + 1));
+      return std::move(loaded).value();
+    }
+    if (world_.over() || !may_pass(loaded.failure())) failed(world_, std::move(loaded).failure());
+    const Failure& why = loaded.failure();
+    const Instant now = host_.clock.now();
+    const auto next = pause_of_all(waited, why, now);
+    if (!next) {
+      Failure last = why;
+      last.remedy = Remedy::fix_config;
+      last.what =
+          fmt::format("the job cannot go on from its checkpoints, for their storage does not answer ({} in {}): {}",
+                      waited.tries == 1 ? "1 try" : fmt::format("{} tries", waited.tries), for_people(now - waited.begun), last.what);
+      throw StorageIsAway{std::move(last)};
+    }
+    const std::string words = start_failed(waited, why, *next, now);
+    if (world_.leads()) host_.log.warning(words);
+    reporter.between_tries(words);
+    pause(*next, {});
+  }
+}
+
+std::optional<Duration> StorageRetry::pause_of_all(StorageWait& wait, const Failure& why, Instant now) {
+  if (wait.tries++ == 0) wait.begun = now;
+  const Duration mine = pause_before_next(wait, why, now).value_or(Duration{-1});
+  const Duration leaders = of_leader(world_, mine, "the pause before the storage is tried again");
+  return leaders < Duration{0} ? std::nullopt : std::optional{leaders};
+}
+
+void StorageRetry::pause(Duration time, std::optional<std::uint64_t> done) {
+  const Instant until = host_.clock.now() + time;
+  for (Instant now = host_.clock.now(); now < until; now = host_.clock.now()) {
+    if (world_.over()) revoked(world_);
+    departure_.tell_agent();                                // others may still save it
+    if (done) host_.session.progress({StepNumber{*done}});  // this is no hang
+    const Duration slice = std::min(until - now, look_every);
+    if (host_.sleep) host_.sleep(slice);
+    else std::this_thread::sleep_for(slice);
+  }
+}
+
+}  // namespace elrun::inline v0

@@ -77,6 +77,7 @@ std::vector<std::pair<Passing, std::size_t>> passings_of(const ReadShare& share,
   return all;
 }
 
+// One load, from first to last. More fields than 15: each phase leaves what it found to the next ones.
 class Load {
  public:
   explicit Load(const SharedLoad& load)

@@ -44,6 +44,7 @@ class WorkerHolds {
 };
 
 /// Lives on the loop. `over` is called once, on the loop, when nothing of the run is left.
+/// It conducts: what is due is decided in Rehearsal, processes are RehearsedJob's. More fields than 15: these parts, what it was made with, and what is known of each fault.
 class ChaosRun {
  public:
   struct Setting {

@@ -82,6 +82,7 @@ struct Connection {
 
 SlotSave described(const SlotRecord& record) { return {record.directory, noted_save(record), record.rank}; }
 
+// Conducts: what comes from workers and saves goes to WriterMachine, which decides, and each of its actions has a `perform`. So there are more than 25 methods.
 class Ckptd {
  public:
   Ckptd(Path agent, StorageLimits limits, const Clock& clock, const Log& log)

@@ -23,7 +23,7 @@
 namespace elrun::inline v0::launcher {
 
 /// Lives on the agent's loop. Does what the supervisor asks to have done with workers' processes, and tells what becomes of them by `feed`,
-/// which queues the event and runs nothing. It decides nothing but which files a start has.
+/// which queues the event and runs nothing. It decides nothing but which files a start has. More fields than 15: seven are what it was made with.
 class WorkerProcesses {
  public:
   struct Setting {

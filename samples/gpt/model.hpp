@@ -13,7 +13,7 @@
 
 namespace gpt {
 
-/// `E`: nn::Engine or nn::DeviceEngine, whose bits are the same, or nn::Bf16Engine, whose are others.
+/// More fields than 15: each tensor and each activation is one. `E`: nn::Engine or nn::DeviceEngine, whose bits are the same, or nn::Bf16Engine, whose are others.
 template <class E>
 class Model {
  public:

@@ -13,7 +13,7 @@
 
 namespace mnist {
 
-/// `E`: nn::Engine or nn::DeviceEngine. The arithmetic and its bits are the same.
+/// More fields than 15: each tensor and each activation is one. `E`: nn::Engine or nn::DeviceEngine. The arithmetic and its bits are the same.
 template <class E>
 class Model {
  public:

@@ -94,9 +94,8 @@ class Cluster {
                      {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint",
                       "127.0.0.1:" + port_, "--rdzv_conf", shape_.times + (shape_.apart ? ",is_host=0" : "")});
     if (shape_.state_mb > 0) {
-      options.insert(options.end(),
-                     {"--no_python", self, "worker", std::to_string(shape_.state_mb), shape_.zero, shape_.trains ? "trains" : "frozen",
-                      std::to_string(shape_.slot_ms)});
+      options.insert(options.end(), {"--no_python", self, "worker", std::to_string(shape_.state_mb), shape_.zero,
+                                     shape_.trains ? "trains" : "frozen", std::to_string(shape_.slot_ms)});
       return start(std::move(options));
     }
     options.insert(options.end(), {"--no_python",    shape_.starts_in > 0 ? program_ : program_path("gpt"),

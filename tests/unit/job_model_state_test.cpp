@@ -195,7 +195,8 @@ TEST_CASE("of what is frozen each member that brings a state gives a newcomer a 
       const Delivery moved = state.transfer(plan, statuses, after, r);
       for (const auto& piece : moved.sends[2])
         for (const std::span<float> run : {table, small})
-          if (piece.data() >= std::as_bytes(run).data() && piece.data() < std::as_bytes(run).data() + run.size_bytes()) given[r] += piece.size();
+          if (piece.data() >= std::as_bytes(run).data() && piece.data() < std::as_bytes(run).data() + run.size_bytes())
+            given[r] += piece.size();
       wrong += !world.exchange(moved.sends, moved.receives).ok();
       state.finish_recut();
       for (std::size_t i = 0; i < table.size(); ++i) wrong += table[i] != static_cast<float>(i + 1);

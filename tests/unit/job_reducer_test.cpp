@@ -34,8 +34,9 @@ Reduced reduce(std::uint32_t world_size, Sharding sharding, GradientReducer::Exc
   in_world(world_size, [&](JobWorld& world, std::uint32_t rank) {
     SharedBuffers buffers = private_memory(memory);
     const ShardMap shards = one_node(sharding, world_size);
-    GradientReducer reducer{layout, shards,  rank,   slot_count, exchanges, Reduce::exact,
-                            leaves, buffers, before != nullptr ? std::move((*before)[rank]) : GradientBuffers{}};
+    GradientReducer reducer{layout,     shards,    rank,
+                            slot_count, exchanges, Reduce::exact,
+                            leaves,     buffers,   before != nullptr ? std::move((*before)[rank]) : GradientBuffers{}};
     reducer.begin_step();
     for (std::size_t phase = 0; phase < reducer.slots_of_busiest(); ++phase) {
       const bool busy = phase < reducer.my_slots().size();

@@ -27,7 +27,7 @@ struct VoteMessage {
   double audit_probability = 0;
   UpdateReport update;
   std::uint64_t parameters = 0;  ///< Their hash, where they are compared with the votes for this step.
-  Duration own{};  ///< See TimesSpent.
+  Duration own{};                ///< See TimesSpent.
 };
 
 class VoteExchange {

@@ -12,10 +12,11 @@ namespace elrun::inline v0 {
 namespace {
 
 Failure differing(std::uint32_t rank, std::uint32_t from, std::uint64_t step) {
-  return Failure{Code::mismatch, Remedy::fix_config,
-                 fmt::format("the parameters of rank {} differ from those of rank {} before step {}: initialise them from job.rng(name) alone, "
-                             "on every rank, and only where job.restore() says that there is no state",
-                             rank, from, step)};
+  return Failure{
+      Code::mismatch, Remedy::fix_config,
+      fmt::format("the parameters of rank {} differ from those of rank {} before step {}: initialise them from job.rng(name) alone, "
+                  "on every rank, and only where job.restore() says that there is no state",
+                  rank, from, step)};
 }
 
 }  // namespace
@@ -40,8 +41,7 @@ void InitialValues::compare(JobWorld& world, std::uint64_t replicated, std::uint
       const auto hash = reader.get<std::uint64_t>();
       if (i > 0 && hash == 0) continue;
       if (!seen[i]) seen[i] = {r, hash};
-      if (seen[i]->second != hash && !reader.broken())
-        throw Error{differing(r, seen[i]->first, step)};
+      if (seen[i]->second != hash && !reader.broken()) throw Error{differing(r, seen[i]->first, step)};
     }
     if (const auto read = reader.finish("the hashes of a rank's parameters"); !read.ok()) {
       world.end(read.failure());

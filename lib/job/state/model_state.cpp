@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t windows = 64, window = 16384;  // elements
 
 /// `count` windows of them, an equal distance apart. `first_word`: of all of them.
-void add_sample(std::vector<HashedRun>& out, std::span<const float> values, std::size_t count, std::uint64_t first_word, std::uint64_t sample) {
+void add_sample(std::vector<HashedRun>& out, std::span<const float> values, std::size_t count, std::uint64_t first_word,
+                std::uint64_t sample) {
   if (values.size() <= count * window) return out.push_back({std::as_bytes(values), first_word});
   constexpr std::size_t word = sizeof(std::uint64_t) / sizeof(float);
   const std::size_t apart = values.size() / count, shift = Mix{}(sample, first_word) % (apart - window + 1);
@@ -293,8 +294,8 @@ Delivery ModelState::transfer(const StateTransfer& plan, std::span<const MemberS
       for (std::uint32_t u = 0; u < layout_.units.size(); ++u) {
         const UnitLayout& unit = layout_.units[u];
         const std::uint64_t values = unit.used - std::min(unit.used, unit.trainable);
-        const LeafRange run = elrun::shard(
-            unit.size - unit.trainable, {static_cast<std::uint32_t>(givers.size()), static_cast<std::uint32_t>(part - givers.begin())});
+        const LeafRange run = elrun::shard(unit.size - unit.trainable,
+                                           {static_cast<std::uint32_t>(givers.size()), static_cast<std::uint32_t>(part - givers.begin())});
         if (run.begin < values) frozen(parameters_->frozen(u).subspan(run.begin, std::min(run.end, values) - run.begin));
       }
   };

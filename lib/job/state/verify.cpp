@@ -6,22 +6,27 @@
 #include "lib/job/state/compare_copies.hpp"
 
 namespace elrun::inline v0 {
+namespace {
 
-Verification Job::Impl::verify() {
-  require(held_.is_restored(), "verify comes after restore()");
-  require(!slot_.is_open() || world.over(), "verify is called inside a slot; call it between steps");
-  scopes_.require_all_closed("verify()");
-  if (world.over() || !recovery_.is_ready() || held_.joined_running() || (gathers() && !scopes_.end_phase(phase()))) return {};
-  world.now(Call::verify);
-  const auto mine = hash_tensors(state_, declared.units(), plan().placement, plan().optimizer);
-  const auto parts = world.all_gather(encode(mine, state_.hash_part(shards_.map, world.rank())));
+Verification verify_copies(JobParts& job) {
+  require(job.held.is_restored(), "verify comes after restore()");
+  require(!job.slot.is_open() || job.world.over(), "verify is called inside a slot; call it between steps");
+  job.scopes.require_all_closed("verify()");
+  if (job.world.over() || !job.recovery.is_ready() || job.held.joined_running() || (job.gathers() && !job.scopes.end_phase(job.phase())))
+    return {};
+  job.world.now(Call::verify);
+  const auto mine = hash_tensors(job.state, job.declared.units(), job.plan().placement, job.plan().optimizer);
+  const auto parts = job.world.all_gather(encode(mine, job.state.hash_part(job.shards.map, job.world.rank())));
   if (!parts.ok()) return {};
-  auto compared = compare_copies(mine, *parts, shards_.map, plan().placement.optimizer == Sharding::sharded_in_node, decided_.applied());
+  auto compared =
+      compare_copies(mine, *parts, job.shards.map, job.plan().placement.optimizer == Sharding::sharded_in_node, job.decided.applied());
   if (compared.ok()) return std::move(compared).value();
-  world.end(compared.failure());
+  job.world.end(compared.failure());
   return {};
 }
 
-Verification verify(Job& job) { return job.impl_->verify(); }
+}  // namespace
+
+Verification verify(Job& job) { return verify_copies(job.impl_->parts); }
 
 }  // namespace elrun::inline v0

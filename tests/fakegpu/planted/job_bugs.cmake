@@ -39,14 +39,14 @@ set(file lib/job/arrays/program_streams.cpp)
 plant(${file} 20 "event_.record(before)" "void()")
 plant(${file} 21 "wait_in(after, event_.view())" "void()")
 plant(${file} 22 "streams.end(loss.stream)" "void()")
-set(file lib/job/unit.cpp)
-plant(${file} 23 "streams_.begin(stream)" "void()" "phase(), step_.own_slot());
-  streams_.begin(stream)")
-plant(${file} 24 "streams_.end(stream)" "void()" "try {
-    streams_.end(stream)")
-plant(${file} 25 "streams_.end(stream)" "void()" "for (const Stream stream : unit.program_streams) streams_.end(stream);
-  if (world")
-plant(${file} 26 "streams_.begin(stream)" "void()" "for (const Stream stream : unit.program_streams) streams_.begin(stream)")
+set(file lib/job/unit_uses.cpp)
+plant(${file} 23 "job_.streams.begin(stream)" "void()" "job_.phase(), job_.step.own_slot());
+  job_.streams.begin(stream)")
+plant(${file} 24 "job_.streams.end(stream)" "void()" "try {
+    job_.streams.end(stream)")
+plant(${file} 25 "job_.streams.end(stream)" "void()" "for (const Stream stream : unit.program_streams) job_.streams.end(stream);
+  if (job_.world")
+plant(${file} 26 "job_.streams.begin(stream)" "void()" "for (const Stream stream : unit.program_streams) job_.streams.begin(stream)")
 
 # Buffers of weights and of leaf gradients.
 plant(lib/job/state/unit_buffers.hpp 27 "free_.pop_back()" "void()")

@@ -1,0 +1,45 @@
+#include "lib/job/job_parts.hpp"
+
+#include "lib/job/declare/device_class.hpp"
+
+namespace elrun::inline v0 {
+
+Phase JobParts::phase() const {
+  const std::uint64_t number = decided.applied();
+  if (step.is_evaluating()) return {Phase::What::evaluation, number, 0};
+  if (slot.is_open()) return {Phase::What::slot, number, rounds.slots_through()};
+  return {Phase::What::between, number, 0};
+}
+
+std::vector<Aux> JobParts::host_state() const {
+  std::vector<Aux> out;
+  append_to(out, decided.progress(plan().steps));
+  append_device(out, host.device);
+  variables.append_to(out);
+  return out;
+}
+
+void JobParts::take_host_state(const std::vector<Aux>& aux) {
+  const JobProgress progress = progress_of(aux);
+  variables.load(aux);
+  decided.load(progress, world.membership(), plan().steps);
+}
+
+void JobParts::keep_host_state() {
+  decided.hand_out();
+  variables.keep();
+}
+
+void JobParts::require_scopes_ended_well() const {
+  if (scope_failure) std::rethrow_exception(scope_failure);
+}
+
+bool JobParts::await_loss() {
+  const auto place = slot.loss_to_come();
+  if (!place) return true;
+  if (!world.wait_for_arrays("a slot's loss").ok()) return false;
+  slot.set_loss(losses->at(*place));
+  return true;
+}
+
+}  // namespace elrun::inline v0

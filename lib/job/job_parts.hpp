@@ -1,0 +1,122 @@
+#pragma once
+/// \file JobParts: what one job of one process is made of. Each part owns its state and knows only the parts that it was made with.
+///
+/// Conductors (README.md has the map) borrow all of them: each is the one place for what happens in one kind of moment, and says in which order the parts take part. What is here besides is what
+/// several conductors ask of several parts.
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <elrun/job.hpp>
+#include <elrun/session.hpp>
+
+#include "lib/base/failure.hpp"
+#include "lib/job/arrays/array_meeting.hpp"
+#include "lib/job/arrays/program_streams.hpp"
+#include "lib/job/commit/decided_steps.hpp"
+#include "lib/job/commit/votes.hpp"
+#include "lib/job/declare/declarations.hpp"
+#include "lib/job/gather/phase_rounds.hpp"
+#include "lib/job/gather/unit_scopes.hpp"
+#include "lib/job/gradients/reducer.hpp"
+#include "lib/job/job_host.hpp"
+#include "lib/job/open_slot.hpp"
+#include "lib/job/open_step.hpp"
+#include "lib/job/recover/generation_recovery.hpp"
+#include "lib/job/recover/held_state.hpp"
+#include "lib/job/save/job_saves.hpp"
+#include "lib/job/state/hash_beside.hpp"
+#include "lib/job/state/host_state.hpp"
+#include "lib/job/state/initial_values.hpp"
+#include "lib/job/state/model_state.hpp"
+#include "lib/job/state/shared_buffers.hpp"
+#include "lib/job/straggler_watch.hpp"
+#include "lib/job/times_spent.hpp"
+#include "lib/job/world.hpp"
+
+namespace elrun::inline v0 {
+
+/// What a call of the job's user must keep to.
+inline void require(bool holds, std::string_view what) {
+  if (!holds) throw Error{invalid(std::string{what})};
+}
+
+/// A list, and no class: it has more fields than 15, because each is a part. A part that outlives no world is made anew in `WorldSetup::plan_world`; one that a generation ends is told in
+/// `GenerationChange::rejoin`. Used by the job's thread.
+struct JobParts {
+  /// A world's shards, and this rank's place among them.
+  struct Shards {
+    ShardMap map;
+    std::uint32_t rank = 0;
+    [[nodiscard]] const Cut& mine() const { return map.cuts[rank]; }
+  };
+
+  /// `job`: what the handles that users hold call.
+  JobParts(JobHost job_host, Job::Impl* job)
+      : handle{job}, host{std::move(job_host)}, world{host.session, host.join, {host.arrays, &host.clock}} {}
+  ~JobParts() { saves.finish_copy(); }  // which reads the state
+  JobParts(const JobParts&) = delete;
+  JobParts& operator=(const JobParts&) = delete;
+
+  [[nodiscard]] const Plan& plan() const { return declared.plan(); }
+  [[nodiscard]] Memory& memory() const { return host.arrays != nullptr ? *host.arrays : host_memory(); }
+  [[nodiscard]] bool gathers() const { return plan().placement.parameters != Sharding::replicated; }
+  [[nodiscard]] bool is_per_slot() const { return reducer.is_per_slot(); }
+  [[nodiscard]] const std::vector<std::uint32_t>& my_slots() const { return reducer.my_slots(); }
+  /// A constant of the job, never of the world.
+  [[nodiscard]] float per_slot() const { return 1.0f / static_cast<float>(plan().slots()); }
+  /// Where in the step the program is.
+  [[nodiscard]] Phase phase() const;
+  /// The program's variables, and how far the job is.
+  [[nodiscard]] std::vector<Aux> host_state() const;
+  void take_host_state(const std::vector<Aux>& aux);
+  /// What the program changes from here on is put back, should the step not be decided.
+  void keep_host_state();
+  /// Before parameters or moments change: a copy or a hash of them may be under way.
+  void finish_readers() { saves.finish_copy(), parameters_hash.finish(); }
+  /// Throws what a scope's end failed of, for that itself may not throw.
+  void require_scopes_ended_well() const;
+  /// The loss that the open slot reported is there, where it came from a device. False: the generation is over.
+  [[nodiscard]] bool await_loss();
+
+  Job::Impl* const handle;
+  JobHost host;
+  JobWorld world;
+  Declarations declared{host.device};
+  std::optional<Outcome> outcome;
+  // What this member holds and knows, whatever the world.
+  HostVariables variables;
+  HeldState held;
+  InitialValues initial_values;
+  DecidedSteps decided;
+  OpenStep step;
+  OpenSlot slot;
+  ProgramTimeout program_timeout{host.clock, host.session, world};
+  Departure departure{host.session};
+  TimesSpent times;
+  StragglerWatch stragglers;
+  JobSaves saves{host, world, program_timeout, departure};
+  SharedBuffers shared_buffers{host.share, host.log, memory()};
+  ArrayMeeting array_meeting{host.device_groups, host.session, memory(), host.clock, host.log};
+  ProgramStreams streams{memory().stream()};
+  std::optional<DeviceLosses> losses;       // where tensors lie on a device
+  std::vector<std::size_t> losses_to_come;  // of which of this rank's slots
+  std::exception_ptr scope_failure;
+  // Of this generation,
+  GenerationRecovery recovery;
+  // and of the world that was planned last.
+  Shards shards;
+  ModelState state;
+  HashBeside parameters_hash;  // of this generation's comparison
+  GradientReducer reducer;
+  VoteExchange votes;
+  PhaseRounds rounds{world, state, reducer, shards.map};
+  UnitScopes scopes{declared, state, reducer, rounds};
+};
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,256 @@
+#include "lib/job/recover/generation_change.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lib/base/assert.hpp"
+#include "lib/base/failure.hpp"
+#include "lib/job/commit/decided_update.hpp"
+#include "lib/job/declare/device_class.hpp"
+#include "lib/job/declare/plan.hpp"
+#include "lib/job/declare/same_job.hpp"
+#include "lib/job/revoked.hpp"
+
+namespace elrun::inline v0 {
+
+static_assert(HostVariables::bytes_max + (std::uint64_t{1} << 16) <= gather_bytes_max);  // with the job's progress
+
+void GenerationChange::rejoin() {
+  const Failure why = job_.world.why_over();
+  job_.slot.end();  // the program has left it, so what is thrown here does not come out of a slot
+  job_.parameters_hash.give_up();
+  stop_if_ranks_differ(job_.world);
+  job_.rounds.begin_anew(job_.declared.unit_count());  // nothing of the old world is under way any more; what failed there comes out here
+  if (!job_.host.session.place().elastic) leave(job_.world, why);
+  job_.host.session.cannot_go_on(why);
+  const Instant began_to_wait = job_.host.clock.now();
+  if (const auto next = job_.host.session.next_generation(Deadline::after(job_.host.clock.now(), job_.host.agree_wait)); !next.ok()) {
+    Failure f = next.failure();
+    f.what = fmt::format("{} (and before that: {})", f.what, why.what);
+    leave(job_.world, std::move(f));
+  }
+  job_.saves.waited(job_.host.clock.now() - began_to_wait);
+  job_.world.renew();
+  job_.recovery.begin();
+  job_.times.begin_generation();
+  job_.stragglers.begin_generation();
+  job_.initial_values.begin_generation();
+  job_.departure.begin_generation();
+}
+
+void GenerationChange::enter() {
+  meet();
+  if (job_.recovery.stage() == GenerationRecovery::Stage::shared) go_on_together();
+}
+
+void GenerationChange::meet() {
+  if (job_.world.over()) rejoin();
+  if (!job_.recovery.is_ready()) drop_step();
+  if (job_.recovery.stage() == GenerationRecovery::Stage::joining) settle();
+  if (job_.recovery.stage() == GenerationRecovery::Stage::settled) share();
+}
+
+/// A step that was handed out and is not decided is done again: host state is again what it was when it began.
+void GenerationChange::drop_step() {
+  const bool undecided = job_.step.revoke();
+  job_.rounds.begin_step();
+  job_.slot.end();
+  job_.scopes.let_go_of_next();
+  if (!undecided) return;
+  job_.decided.revoke();
+  if (!ELRUN_PLANTED(host_state_stays)) job_.variables.put_back();
+}
+
+MemberStatus GenerationChange::status() const {
+  return {.has_state = job_.held.has_state(),
+          .has_host_state = job_.held.has_host_state(),
+          .has_begun = job_.held.has_begun(),
+          .is_past_restore = job_.held.is_restored(),
+          .keeps_position = job_.held.keeps_position(),
+          .knowledge = job_.decided.knowledge(),
+          .decision = job_.decided.decision(),
+          .voted_update = job_.decided.updates().voted(),
+          .saved_step = job_.saves.saved_step(),
+          .unsaved_for = job_.saves.unsaved_for(),
+          .remembered_step = job_.saves.remembered_step(identity(job_.plan(), job_.declared.units()).hash),
+          .held = job_.state.held_cut(),
+          .whole_parameters = job_.state.is_whole(),
+          .node = job_.host.session.place().node.value(),
+          .device = job_.host.device,
+          .before = job_.recovery.before(),
+          .copies = job_.recovery.copies(),
+          .evaluations = job_.decided.evaluations(),
+          .evaluation = job_.decided.evaluation()};
+}
+
+std::vector<Agreement> GenerationChange::agreements() const {
+  auto out = job_.declared.agreements();
+  out.push_back(device_agreement(job_.host.device));
+  return out;
+}
+
+void GenerationChange::settle() {
+  job_.world.now(Call::meeting);
+  const Instant begun = job_.host.clock.now();
+  expect(job_.world, job_.world.join());
+  job_.times.connected(begun, job_.host.clock.now());
+  same_job_everywhere(job_.world, agreements());
+  expect(job_.world, job_.array_meeting.meet(job_.world));
+  job_.recovery.gather(job_.world, job_.state.layout(), status(), job_.plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
+  if (const auto line = going_back_line(job_.recovery.statuses(), job_.recovery.settled()); line && job_.world.leads())
+    job_.host.log.warning(*line);
+  if (const HeldCut& mine = job_.recovery.statuses()[job_.world.rank()].held; job_.state.held_cut().cut == mine.cut)
+    job_.state.undo_recut();
+  else job_.state.finish_recut();
+  const Settled& settled = job_.recovery.settled();
+  if (job_.held.has_state() && settled.applies(job_.world.rank())) {
+    job_.decided.learn(settled.newest_step, settled.decided_in, *settled.decision);
+    if (ELRUN_PLANTED(voted_step_counts_unapplied)) job_.decided.apply();
+    else apply_decided(job_);
+  }
+  job_.decided.begin_generation(job_.world.membership());
+  job_.recovery.end_settling(job_.state.optimizer_is_whole() || job_.gathers());
+}
+
+void GenerationChange::share() {
+  job_.finish_readers();
+  job_.world.now(Call::meeting);
+  setup_.plan_world(job_.recovery.nodes());
+  setup_.show_to_peers();
+  const StateTransfer& transfer = job_.recovery.plan_transfer(job_.state.layout(), job_.shards.map);
+  if (transfer.complete) {
+    receive_state();
+  } else {
+    const LostMembers lost = lost_members(job_.recovery.statuses());
+    const auto line =
+        lost_state_line(job_.recovery.statuses(), job_.recovery.settled().newest_step, transfer, lost, job_.recovery.nodes_before());
+    if (line && lost.teller == job_.world.rank()) job_.host.log.warning(*line);
+    load_or_begin(line.value_or(""));
+    // Initial values are made by the program before its loop, so all run it from there.
+    if (!job_.held.is_found() && job_.recovery.somebody_has_begun()) throw BeginAgain{};
+    job_.held.complete();
+    if (job_.held.is_restored()) {  // the program may still be in what it does after a later step
+      job_.step.go_back();
+      job_.keep_host_state();
+    }
+  }
+  job_.state.set_whole(true);
+  if (job_.plan().placement.optimizer == Sharding::mirrored && job_.world.leads())
+    if (const auto line = copies_line(job_.recovery.statuses(), *name_of(job_.plan().placement)))
+      line->is_warning ? job_.host.log.warning(line->text) : job_.host.log.info(line->text);
+  job_.recovery.share(job_.world.membership());
+}
+
+/// From next_step() and restore(): newcomers serve evaluations of the others, then get host state as it is at the head of the loop.
+void GenerationChange::go_on_together() {
+  while (job_.recovery.somebody_evaluates(job_.world, false, job_.decided.applied()))
+    if (!pass_.run(0, nullptr).decided && job_.world.over()) revoked(job_.world);
+  if (job_.recovery.transfer().complete && job_.recovery.transfer().moves) move_host_state();
+  job_.held.complete();
+  job_.recovery.finish();
+  job_.times.ready(job_.host.clock.now(), job_.world.exchanged());
+}
+
+/// From a checkpoint, or from nothing. `lost`: why members with a state go back, if there are any.
+void GenerationChange::load_or_begin(const std::string& lost) {
+  const Generation& generation = job_.world.membership().generation;
+  job_.held.begin_anew(job_.saves.has_directory());
+  job_.saves.forget_restored();
+  job_.decided.begin_anew(job_.world.membership());
+  // Sums of another world give other weights, and what the program passes to apply() may follow from those.
+  if (job_.plan().reduce == Reduce::fast) job_.decided.memory() = {};
+  if (job_.state.cut() != job_.shards.mine()) job_.state.allocate_anew(job_.shards.mine());
+  if (!job_.saves.has_directory()) {
+    if (generation.number > 1 && job_.world.leads())
+      job_.host.log.warning(fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured{}",
+                                        to_string(generation), job_.plan().reduce == Reduce::exact ? "; the bits will be the same" : ""));
+    return;
+  }
+  open_saves(JobSaves::Then::restore);
+  job_.state.zero_padding();
+  const auto aux = job_.saves.restore(job_.recovery.settled().known_step, lost);
+  if (!aux.has_value()) return;
+  if (const auto doubt = device_doubt(*aux, job_.host.device); doubt && job_.world.leads()) job_.host.log.warning(*doubt);
+  job_.take_host_state(*aux);
+  job_.saves.set_saved_step(job_.decided.applied());
+  job_.held.load();
+  job_.decided.doubt_next_update();
+  job_.initial_values.forget();
+}
+
+void GenerationChange::open_saves(JobSaves::Then then) {
+  if (!job_.saves.has_directory()) return;
+  job_.saves.open(
+      Saver{job_.host.session.place().run.value(), job_.world.membership().generation, job_.world.membership().rank,
+            job_.world.membership().world, identity(job_.plan(), job_.declared.units()),
+            model_table(job_.declared.units(), job_.state.layout(), job_.plan().optimizer), job_.host.begin_anew},
+      HostFragments{slices_to_write(job_.state.to_save(job_.shards.map, job_.world.rank()), job_.world.rank(), job_.world.size()),
+                    job_.state.memory()},
+      HostFragments{job_.state.to_load(), job_.state.memory()}, then);
+}
+
+/// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.
+void GenerationChange::receive_state() {
+  const StateTransfer& from = job_.recovery.transfer();
+  if (from.moves) {
+    const bool brings = from.held[job_.world.rank()].has_value();
+    if (!brings) {
+      job_.held.spoil();                                                   // cut short, it leaves a mixture in the memory of who gets all
+      if (job_.plan().reduce == Reduce::fast) job_.decided.memory() = {};  // it may be of steps that are done again now, with other weights
+    }
+    if (job_.state.cut() != job_.shards.mine()) job_.state.begin_recut(job_.shards.mine());
+    try {
+      const Delivery moved = job_.state.transfer(from, job_.recovery.statuses(), job_.shards.map, job_.world.rank());
+      expect(job_.world, job_.world.exchange_arrays(moved.sends, moved.receives));
+    } catch (...) {
+      job_.state.undo_recut();
+      throw;
+    }
+    // All of the new shard is here. Who gets everything has no old one: this is its state from here on, whatever the others hear. The others' old shards may be the
+    // only ones of their parts until all have their new ones.
+    if (brings) job_.state.await_recut(job_.world.membership().generation);
+    else job_.state.finish_recut(), take_position_of_giver();
+    expect(job_.world, job_.world.agree({}));
+    job_.state.finish_recut();
+    if (from.newcomers[job_.world.rank()]) job_.held.receive_state();
+    const auto newcomers = std::ranges::count(from.newcomers, true);
+    if (job_.world.leads() && newcomers > 0)
+      job_.host.log.info(fmt::format("step {} goes on: {} of {} workers got the state from the others", job_.recovery.settled().newest_step,
+                                     newcomers, job_.world.size()));
+  }
+  job_.saves.forget_restored();
+  take_position_of_giver();
+  open_saves(JobSaves::Then::saves);
+}
+
+/// How far the job is, with a state that is this member's now.
+void GenerationChange::take_position_of_giver() {
+  const StateTransfer& from = job_.recovery.transfer();
+  if (!from.held[job_.world.rank()]) job_.decided.take_decision(job_.recovery.giver().decision), job_.held.receive_state();
+  job_.saves.set_saved_step(job_.recovery.giver().saved_step);
+  if (from.newcomers[job_.world.rank()]) job_.saves.hear_unsaved_for(job_.recovery.giver().unsaved_for);
+  job_.decided.go_on_at(job_.world.membership(), job_.recovery.settled().newest_step, job_.recovery.giver().knowledge.decided_in);
+}
+
+void GenerationChange::move_host_state() {
+  const StateTransfer& from = job_.recovery.transfer();
+  ByteWriter mine;
+  if (from.giver == job_.world.rank())
+    for (const Aux& a : job_.host_state()) mine.put_text(a.name), mine.put_bytes(a.bytes);
+  const auto parts = expect(job_.world, job_.world.all_gather(mine.bytes()));
+  if (!from.newcomers[job_.world.rank()]) return;
+  std::vector<Aux> aux;
+  ByteReader reader{parts[from.giver]};
+  while (reader.left() > 0 && !reader.broken()) {
+    std::string name = reader.get_text(reader.left());
+    const ByteSpan bytes = reader.get_bytes(reader.left());
+    aux.push_back({std::move(name), {bytes.begin(), bytes.end()}});
+  }
+  expect(job_.world, reader.finish("the host state of another member"));
+  job_.take_host_state(aux);
+  job_.decided.go_on_at(job_.world.membership(), job_.recovery.settled().newest_step, job_.recovery.giver().knowledge.decided_in);
+  job_.held.receive_host_state();
+}
+
+}  // namespace elrun::inline v0

@@ -1,0 +1,51 @@
+#pragma once
+/// \file GenerationChange: from one generation to the next, in the same process. All members go through it together, newcomers from restore(),
+/// the others from next_step(), from apply() when they had voted, or from an evaluation between two steps: settle (what became of the step
+/// under way), then share (who lacks parameters and moments gets them from those who have them, or all from a checkpoint), then, once
+/// all who were there before have come to next_step(), host state. GenerationRecovery says how far this member has come.
+
+#include <string>
+#include <vector>
+
+#include "lib/job/evaluate/evaluation_pass.hpp"
+#include "lib/job/job_parts.hpp"
+#include "lib/job/world_setup.hpp"
+
+namespace elrun::inline v0 {
+
+/// The state is gone, and there is no checkpoint: all members run the program from its beginning, in the same process.
+struct BeginAgain {};
+
+/// Called by the job's thread. A world that ends leaves each call by `Revoked` (revoked.hpp), and the next call goes on from there.
+class GenerationChange {
+ public:
+  /// All outlive it.
+  GenerationChange(JobParts& job, WorldSetup& setup, EvaluationPass& pass) : job_{job}, setup_{setup}, pass_{pass} {}
+
+  /// Waits for this process's place in the next generation. Leaves the process where there is none.
+  void rejoin();
+  /// Until this member is ready for a step of the generation at hand, whichever that is. Throws BeginAgain.
+  void enter();
+  /// Until all members have parameters and moments. Throws BeginAgain.
+  void meet();
+  /// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
+  void settle();
+
+ private:
+  [[nodiscard]] MemberStatus status() const;
+  [[nodiscard]] std::vector<Agreement> agreements() const;
+  void drop_step();
+  void share();
+  void receive_state();
+  void take_position_of_giver();
+  void load_or_begin(const std::string& lost);
+  void open_saves(JobSaves::Then then);
+  void go_on_together();
+  void move_host_state();
+
+  JobParts& job_;
+  WorldSetup& setup_;
+  EvaluationPass& pass_;
+};
+
+}  // namespace elrun::inline v0

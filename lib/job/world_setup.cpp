@@ -1,0 +1,112 @@
+#include "lib/job/world_setup.hpp"
+
+#include <fmt/format.h>
+
+#include "lib/base/failure.hpp"
+#include "lib/job/declare/memory_report.hpp"
+#include "lib/job/declare/plan.hpp"
+
+namespace elrun::inline v0 {
+
+/// By rank, its node, from what this rank knows of its own.
+std::vector<std::uint32_t> WorldSetup::guess_my_nodes() const {
+  const Place& place = job_.host.session.place();
+  return guess_nodes(job_.world.size(), job_.world.rank(), place.local_world, place.local_rank.value());
+}
+
+void WorldSetup::require_memory(const Layout& layout) const {
+  if (job_.host.memory == 0 || !job_.shared_buffers.on_host()) return;  // a device that has too little says so when it is asked
+  const ShardMap shards = shard_map(job_.plan().placement.optimizer, guess_my_nodes());
+  if (auto why = exceeds_machine(job_.plan(), job_.declared.units(), layout, shards, job_.world.rank(), job_.host.memory))
+    throw Error{invalid(*why)};
+}
+
+void WorldSetup::allocate(JobParts* before, Layout layout) {
+  if (before != nullptr) {
+    before->finish_readers();
+    before->scopes.let_go_of_next();
+    before->reducer = {};  // before the new one
+    job_.state = std::move(before->state);
+  } else {
+    job_.state = ModelState{std::move(layout), job_.plan().placement, job_.plan().optimizer, job_.shared_buffers};
+  }
+  plan_world(guess_my_nodes());
+  if (before == nullptr) job_.state.allocate(job_.shards.mine());
+  job_.scopes.begin();
+  job_.rounds.begin_anew(job_.declared.unit_count());
+  job_.initial_values = InitialValues{job_.declared.unit_count()};
+  job_.slot.samples().reserve(job_.plan().micro_batch);
+  if (job_.memory().device().kind != DeviceKind::host) job_.losses.emplace(job_.host.device, job_.plan().slots() + 1, job_.host.clock);
+}
+
+void WorldSetup::plan_world(std::span<const std::uint32_t> nodes) {
+  const std::uint32_t rank = job_.world.rank();
+  ShardMap wanted = shard_map(job_.plan().placement.optimizer, nodes);
+  if (rank == job_.shards.rank && wanted == job_.shards.map) return;
+  job_.shards.map = std::move(wanted);
+  job_.shards.rank = rank;
+  const auto exchanges = choose_exchanges();
+  GradientBuffers buffers = job_.reducer.take_buffers();
+  job_.reducer = {};  // before the new one: memory for both is not there
+  job_.reducer = GradientReducer{job_.state.layout(),
+                                 job_.shards.map,
+                                 rank,
+                                 static_cast<std::uint32_t>(job_.plan().slots()),
+                                 exchanges,
+                                 job_.plan().reduce,
+                                 job_.plan().leaves,
+                                 job_.shared_buffers,
+                                 std::move(buffers)};
+  job_.state.plan_world(job_.shards.map, rank, job_.reducer.space());
+  job_.votes = VoteExchange{job_.reducer.slots_by_rank(), job_.plan().slots(), job_.reducer.norm_nodes(), rank};
+  job_.rounds.plan_world(job_.plan().overlap);
+  const std::size_t in_use = job_.rounds.overlaps() ? 2 : 1;  // one, and the next one or the last one
+  job_.state.make_room(in_use);
+  job_.reducer.make_room(in_use);
+}
+
+void WorldSetup::show_to_peers() {
+  job_.shared_buffers.show(job_.world, job_.state.parameters().shared());
+  for (const SharedBuffer& memory : job_.reducer.shared()) job_.shared_buffers.show(job_.world, memory);
+}
+
+/// Which evaluation of the tree this world has. A change is logged.
+GradientReducer::Exchanges WorldSetup::choose_exchanges() {
+  const ChosenExchange chosen = choose_exchange(job_.plan(), job_.state.layout(), job_.shards.map, job_.host.device.kind);
+  const bool was = job_.is_per_slot(), is = exchanges_per_slot(chosen.placement);
+  const auto out = is ? GradientReducer::Exchanges::per_slot : GradientReducer::Exchanges::per_step;
+  if (!job_.world.leads()) return out;
+  const std::uint64_t most = job_.plan().memory_per_rank;
+  if (!chosen.why.empty()) job_.host.log.info(chosen.why);
+  else if (was && !is)
+    job_.host.log.info(
+        fmt::format("gradients are exchanged once per step again: on {} ranks that fits into memory_per_rank", job_.world.size()));
+  if (most > 0 && chosen.bytes > most)
+    job_.host.log.warning(fmt::format(
+        "a rank takes {}, and memory_per_rank is {}: more workers or a higher stage of ZeRO take less, plan_table() says how much",
+        human_bytes(chosen.bytes), human_bytes(most)));
+  return out;
+}
+
+RankBytes WorldSetup::held_bytes() const {
+  return {.parameters = job_.state.parameter_bytes(),
+          .gradients = job_.reducer.bytes(),
+          .optimizer = job_.state.moments_bytes(),
+          .exchange = job_.reducer.exchange_bytes(),
+          .in_use = job_.state.parameter_bytes_max() - job_.state.parameter_bytes() + job_.reducer.in_use_bytes_max()};
+}
+
+void WorldSetup::show_memory() const {
+  job_.host.log.info(memory_line(job_.plan(), job_.declared.units(), job_.state.layout(),
+                                 {.bytes = held_bytes(), .per_slot = job_.is_per_slot(), .buffers = job_.reducer.buffers()},
+                                 job_.world.size()));
+  if (const auto line = mirroring_line(job_.plan(), job_.state.layout(), job_.shards.map, guess_my_nodes())) job_.host.log.info(*line);
+  if (const std::string warning = efficiency_warning(job_.plan().slots(), job_.world.size()); !warning.empty())
+    job_.host.log.warning(warning);
+  if (job_.plan().reduce == Reduce::fast)
+    job_.host.log.warning(
+        "Reduce::fast: sums follow the number of workers, so the result changes with it and with every failure; "
+        "Reduce::exact gives the same bits always");
+}
+
+}  // namespace elrun::inline v0

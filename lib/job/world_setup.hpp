@@ -1,0 +1,40 @@
+#pragma once
+/// \file WorldSetup: what follows from this rank's place in a world: its shards and slots, how gradients are exchanged, and the memory for all that. Called by the job's thread.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/job/declare/memory_table.hpp"
+#include "lib/job/gradients/reducer.hpp"
+#include "lib/job/job_parts.hpp"
+
+namespace elrun::inline v0 {
+
+class WorldSetup {
+ public:
+  /// Outlives it.
+  explicit WorldSetup(JobParts& job) : job_{job} {}
+
+  /// Throws Error where the machine has less memory than the job takes here, as far as that is known.
+  void require_memory(const Layout& layout) const;
+  /// What no change of the world moves, and what follows from this rank's place in it as far as that is known.
+  /// `before`: whose parameters and moments are taken over.
+  void allocate(JobParts* before, Layout layout);
+  /// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom. `nodes`:
+  /// by rank, the number of its node.
+  void plan_world(std::span<const std::uint32_t> nodes);
+  /// Each generation's group has to be shown anew what its members read of each other.
+  void show_to_peers();
+  [[nodiscard]] RankBytes held_bytes() const;
+  /// Logs what this rank takes, and what the plan costs.
+  void show_memory() const;
+
+ private:
+  [[nodiscard]] std::vector<std::uint32_t> guess_my_nodes() const;
+  [[nodiscard]] GradientReducer::Exchanges choose_exchanges();
+
+  JobParts& job_;
+};
+
+}  // namespace elrun::inline v0

@@ -17,7 +17,7 @@ constexpr std::size_t block = 4 << 20;         // bytes between two looks at whe
 constexpr std::size_t at_once_most = 1 << 20;  // bytes
 constexpr auto look = std::chrono::milliseconds{10};
 
-std::size_t bytes_of(std::span<const HashedRun> runs) {
+std::size_t total_bytes(std::span<const HashedRun> runs) {
   std::size_t bytes = 0;
   for (const HashedRun& run : runs) bytes += run.bytes.size();
   return bytes;
@@ -34,7 +34,7 @@ std::uint64_t hash_of(Memory& memory, std::span<const HashedRun> runs) {
 void HashBeside::begin(Memory& memory, std::vector<HashedRun> runs) {
   give_up();
   begun_ = true;
-  if (memory.device().kind != DeviceKind::host || bytes_of(runs) <= at_once_most) {
+  if (memory.device().kind != DeviceKind::host || total_bytes(runs) <= at_once_most) {
     hash_ = hash_of(memory, runs);
     return;
   }

@@ -188,7 +188,7 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
     CHECK(TestJob{files, 1, 8}.begin_anew(30)->choice->step == 40);
     remove_commit(files, 40);
     CHECK_THAT(said(TestJob{files, 1, 9}.begin_anew(30)),
-               Contains("step 40 was acknowledged") && Contains("--begin_anew 30 gave up an earlier checkpoint"));
+               Contains("step 40 was acknowledged") && Contains("--begin_anew 30 was already used for an earlier loss of that step"));
   }
   SECTION("the same step lost twice is not given up twice by one option") {
     REQUIRE(said(anew.save(30)) == "");

@@ -191,7 +191,7 @@ TEST_CASE("a member that alone heard that a step is decided, and comes back late
         CHECK(world.generations() == 3);
         CHECK_FALSE(said(world, "was lost"));
         CHECK_FALSE(said(world, "from nothing"));
-        came_back_ahead += said(world, "1 step is done again");
+        came_back_ahead += said(world, "1 step is repeated");
       }
   CHECK(came_back_ahead > 0);
 }

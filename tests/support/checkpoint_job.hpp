@@ -108,33 +108,16 @@ struct RootIn {
 };
 
 struct TestJob {
-  using Make = std::function<Checkpointer(const TestJob& job, const Saver& saver)>;
   TestJob(Files& storage, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(), std::uint32_t replicated = 1,
           const std::string& run_id = "run", const Path& at = "/ckpts", PlanIdentity plan = some_plan())
-      : TestJob{[&storage, at](const TestJob& job, const Saver& saver) {
-                  return Checkpointer{storage, job.clock, job.log, at, saver};
-                },
-                world,
-                seed,
-                std::move(model),
-                replicated,
-                run_id,
-                std::move(plan)} {
-    files = &storage, root = at;
-  }
-  TestJob(Tier& tier, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(), std::uint32_t replicated = 1)
-      : TestJob{[&tier](const TestJob& job, const Saver& saver) {
-                  return Checkpointer{tier, job.clock, job.log, saver};
-                },
-                world,
-                seed,
-                std::move(model),
-                replicated,
-                "run",
-                some_plan()} {}
-  TestJob(Make how, std::uint32_t world, std::uint64_t seed, ModelTable model, std::uint32_t replicated, const std::string& run_id,
-          PlanIdentity plan)
-      : make{std::move(how)},
+      : TestJob{&storage, at, nullptr, world, seed, std::move(model), replicated, run_id, std::move(plan)} {}
+  TestJob(Tier& place, std::uint32_t world, std::uint64_t seed, ModelTable model = small_model(), std::uint32_t replicated = 1)
+      : TestJob{nullptr, {}, &place, world, seed, std::move(model), replicated, "run", some_plan()} {}
+  TestJob(Files* storage, Path at, Tier* place, std::uint32_t world, std::uint64_t seed, ModelTable model, std::uint32_t replicated,
+          const std::string& run_id, PlanIdentity plan)
+      : files{storage},
+        root{std::move(at)},
+        tier{place},
         log{"test", [this](Level, std::string_view line) { lines.emplace_back(line); }},
         rng{seed},
         table{std::move(model)},
@@ -181,15 +164,16 @@ struct TestJob {
     for (std::uint32_t rank = 0; rank < world; ++rank) {
       Saver saver = leader;
       saver.rank = Rank{rank};
-      ranks.push_back(make(*this, saver));
+      if (tier != nullptr) ranks.emplace_back(*tier, clock, log, saver);
+      else ranks.emplace_back(*files, clock, log, root, saver);
     }
   }
 
   static PlanIdentity some_plan() { return {"abc123", "global_batch: 64\nseed: 7"}; }
 
-  Files* files = nullptr;  ///< Where it is a file system.
+  Files* files;  ///< And a path in them, or a tier.
   Path root;
-  Make make;
+  Tier* tier;
   std::vector<std::string> lines{};
   ManualClock clock{};
   Log log;

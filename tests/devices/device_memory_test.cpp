@@ -62,7 +62,7 @@ TEST_CASE("pages that come and go are refused on a device", "[devices]") {
   const auto memory = make_device_memory(second, test_clock, small);
   const auto refused = failure_of_call([&] { (void)memory->reserve(4096, Memory::Paging::comes_and_goes); });
   REQUIRE(refused);
-  CHECK(refused->what.find("do not come and go on a device") != std::string::npos);
+  CHECK(refused->what.find("this device cannot allocate paged memory") != std::string::npos);
 }
 
 TEST_CASE("an optimizer phase is one launch, however many runs it has, and so is a reduction", "[devices]") {

@@ -49,7 +49,7 @@ void check_reductions(DeviceRank& mine) {
   mine.must(mine.calls().all_reduce(sum.span()), "all_reduce");
   mine.complain(sum.values() == std::vector<std::uint32_t>{world * (world + 1) / 2, 10 * world, 7 * world}, "all_reduce is wrong");
   const OnDevice<float> average{stream, {static_cast<float>(rank)}};
-  mine.must(mine.calls().all_reduce(average.span(), ReduceOp::avg), "average");
+  mine.must(mine.calls().all_reduce(average.span(), ReduceOp::avg), "ReduceOp::avg is not defined for integers");
   mine.complain(average.values().front() == static_cast<float>(world - 1) / 2, "the average is wrong");
   const OnDevice<bf16> half{stream, {bf16{0x3f80}}};  // 1.0
   mine.must(mine.calls().all_reduce(half.span()), "bf16");
@@ -124,7 +124,7 @@ TEST_CASE("what does not fit is refused before anything moves, and the group liv
           refused(mine.calls().all_to_all(three, four.bytes()), "all_to_all of 3 bytes");
           refused(mine.calls().broadcast(four.bytes(), Rank{2}), "rank 2 in a world of 2");
           refused(mine.calls().send(three, Rank{mine.rank}), "cannot send to itself");
-          refused(mine.calls().all_reduce(four.span(), ReduceOp::avg), "average");
+          refused(mine.calls().all_reduce(four.span(), ReduceOp::avg), "ReduceOp::avg is not defined for integers");
           refused(mine.calls().reduce_scatter(four.read(), four.span()), "reduce_scatter of 4 elements to 4");
           refused(mine.calls().exchange({}, {}), "one list per rank");
           refused(mine.group.on(Stream{}).broadcast(four.bytes(), Rank{0}), "the host's program order");

@@ -11,6 +11,7 @@
 #include <elrun/device_span.hpp>
 
 #include "kernels/arithmetic.hpp"
+#include "kernels/isa.hpp"
 
 namespace elrun::inline v0 {
 
@@ -34,7 +35,8 @@ struct Mix {
 
 /// The sum of mix(word, salt + index) over the little-endian 64-bit words of `data`, whose first word has the index
 /// `first_word` in the whole state. A last word that is cut short counts as filled up with zeros.
-[[nodiscard]] std::uint64_t mix_sum(std::span<const std::byte> data, std::uint64_t first_word, std::uint64_t salt);
+[[nodiscard]] std::uint64_t mix_sum(std::span<const std::byte> data, std::uint64_t first_word, std::uint64_t salt,
+                                    Isa isa = isa_of_this_machine());
 /// Adds it to `*sum`, in the device's memory. `data` is aligned to 8 bytes.
 void mix_sum_async(DeviceSpan<const std::byte> data, std::uint64_t first_word, std::uint64_t salt, std::uint64_t* sum, Stream stream);
 

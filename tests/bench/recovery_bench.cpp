@@ -78,8 +78,8 @@ class Cluster {
   explicit Cluster(Shape shape) : shape_{std::move(shape)} {
     std::ofstream text{folder_.path() + "/text"};
     for (int i = 0; i < 4000; ++i) text << "line " << i * 7919 % 4001 << " of a text that nobody needs to read\n";
-    std::ofstream{program_} << "#!/bin/sh\n[ \"$TORCHELASTIC_RESTART_COUNT\" = 0 ] || sleep " << shape_.starts_in << "\nexec "
-                            << program_path("gpt") << " \"$@\"\n";
+    std::ofstream{program_} << "#!/bin/sh\n[ \"$TORCHELASTIC_RESTART_COUNT\" = 0 ] || sleep " << shape_.starts_in << "\nexec " << program()
+                            << " \"$@\"\n";
     std::filesystem::permissions(program_, std::filesystem::perms::owner_all);
     if (!shape_.apart || shape_.agents == 1) return;
     store_ =
@@ -94,11 +94,11 @@ class Cluster {
                      {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint",
                       "127.0.0.1:" + port_, "--rdzv_conf", shape_.times + (shape_.apart ? ",is_host=0" : "")});
     if (shape_.state_mb > 0) {
-      options.insert(options.end(), {"--no_python", self, "worker", std::to_string(shape_.state_mb), shape_.zero,
+      options.insert(options.end(), {"--no_python", shape_.starts_in > 0 ? program_ : program(), "worker", std::to_string(shape_.state_mb), shape_.zero,
                                      shape_.trains ? "trains" : "frozen", std::to_string(shape_.slot_ms)});
       return start(std::move(options));
     }
-    options.insert(options.end(), {"--no_python",    shape_.starts_in > 0 ? program_ : program_path("gpt"),
+    options.insert(options.end(), {"--no_python",    shape_.starts_in > 0 ? program_ : program(),
                                    "--data",         folder_.path() + "/text",
                                    "--steps",        "1000000",
                                    "--global-batch", "8",
@@ -118,6 +118,7 @@ class Cluster {
       give_up("the first agent does not join: " + first->output());
     return first;
   }
+  [[nodiscard]] std::string program() const { return shape_.state_mb > 0 ? self : program_path("gpt"); }
   [[nodiscard]] int world() const { return shape_.agents * shape_.workers; }
 
  private:
@@ -165,7 +166,7 @@ double at_share(std::vector<double> all, double share) {
 /// What a step takes: the median of the next ones that are printed. Not of many where they are long, for the world may grow meanwhile. The first of them in a world of so many
 /// is `whole`.
 double undisturbed_ms(Job& job, std::int64_t world = 0, std::optional<Step>* whole = nullptr) {
-  constexpr std::size_t steps_max = 50, steps_min = 5;
+  constexpr std::size_t steps_max = 50, steps_min = 3;
   constexpr double enough = 500;  // ms
   const Time begin = now();
   std::vector<double> all;
@@ -481,7 +482,7 @@ int main(int argc, char** argv) {
     nodes("node, end of stream", {.workers = 1, .zero = zero, .state_mb = large}, Loss::killed, "", 30);
     nodes("agent, killed", {.workers = 1, .zero = zero, .state_mb = large}, Loss::agent_killed, "", 30);
   }
-  processes({.agents = 1, .workers = 2, .state_mb = large, .slot_ms = 50}, 10);
+  processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = large, .slot_ms = 500}, 10);
   processes({.agents = 1, .workers = 2, .state_mb = 300, .trains = true}, 10);
   answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return replaced_ms(Loss::killed, ""); });
   answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return replaced_ms(Loss::silent, fast); });

@@ -407,7 +407,7 @@ struct HostKernels {
     return sums;
   }
   std::uint64_t mix_sum(std::span<const std::byte> data, std::uint64_t first, std::uint64_t salt) {
-    return elrun::mix_sum(data, first, salt);
+    return elrun::mix_sum(data, first, salt, isa);
   }
   Halves to_bf16(const Floats& in) {
     Halves out(in.size());

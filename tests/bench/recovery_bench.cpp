@@ -94,8 +94,8 @@ class Cluster {
                      {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint",
                       "127.0.0.1:" + port_, "--rdzv_conf", shape_.times + (shape_.apart ? ",is_host=0" : "")});
     if (shape_.state_mb > 0) {
-      options.insert(options.end(), {"--no_python", shape_.starts_in > 0 ? program_ : program(), "worker", std::to_string(shape_.state_mb), shape_.zero,
-                                     shape_.trains ? "trains" : "frozen", std::to_string(shape_.slot_ms)});
+      options.insert(options.end(), {"--no_python", shape_.starts_in > 0 ? program_ : program(), "worker", std::to_string(shape_.state_mb),
+                                     shape_.zero, shape_.trains ? "trains" : "frozen", std::to_string(shape_.slot_ms)});
       return start(std::move(options));
     }
     options.insert(options.end(), {"--no_python",    shape_.starts_in > 0 ? program_ : program(),
@@ -483,7 +483,7 @@ int main(int argc, char** argv) {
     nodes("agent, killed", {.workers = 1, .zero = zero, .state_mb = large}, Loss::agent_killed, "", 30);
   }
   processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = large, .slot_ms = 500}, 10);
-  processes({.agents = 1, .workers = 2, .state_mb = 300, .trains = true}, 10);
+  processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = 300, .trains = true}, 10);
   answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return replaced_ms(Loss::killed, ""); });
   answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return replaced_ms(Loss::silent, fast); });
   answer("--nnodes 2: start of the replacement to the next step", 7, "1 s", [] { return replacement_ms(); });

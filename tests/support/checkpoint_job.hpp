@@ -15,6 +15,7 @@
 #include "checkpoint/tiers/files_tier.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/faulty_files.hpp"
+#include "tests/support/manual_clock.hpp"
 
 namespace elrun::test {
 

@@ -15,6 +15,7 @@
 #include "checkpoint/tiers/tier.hpp"
 #include "lib/base/clock.hpp"
 #include "tests/support/faults.hpp"
+#include "tests/support/manual_clock.hpp"
 
 namespace elrun::test {
 

@@ -21,6 +21,7 @@
 #include "lib/base/quiet_thread.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/base/wall_time.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/support/property.hpp"
 
 using namespace elrun;

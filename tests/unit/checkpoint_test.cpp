@@ -14,6 +14,7 @@
 #include "lib/base/crc32c.hpp"
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/forwarding_files.hpp"
+#include "tests/support/manual_clock.hpp"
 
 using namespace elrun;
 using namespace elrun::test;

@@ -11,6 +11,7 @@
 #include "checkpoint/tiers/files_tier.hpp"
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/faulty_files.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/support/object_tier.hpp"
 #include "tests/support/property.hpp"
 

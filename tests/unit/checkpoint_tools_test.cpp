@@ -10,6 +10,7 @@
 #include "checkpoint/tools/read_root.hpp"
 #include "checkpoint/tools/verify.hpp"
 #include "tests/support/checkpoint_job.hpp"
+#include "tests/support/manual_clock.hpp"
 
 namespace elrun::test {
 namespace {

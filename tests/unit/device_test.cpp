@@ -8,6 +8,7 @@
 #include "lib/device/facts.hpp"
 #include "lib/device/handles.hpp"
 #include "lib/device/wait.hpp"
+#include "tests/support/manual_clock.hpp"
 
 using namespace elrun;
 

@@ -10,6 +10,7 @@
 #include "lib/job/state/model_state.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/faulty_files.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/unit/played_ckptd.hpp"
 #include "tests/unit/saving_member.hpp"
 

@@ -5,6 +5,7 @@
 #include "lib/job/departure.hpp"
 #include "lib/job/open_slot.hpp"
 #include "lib/job/program_timeout.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/unit/job_parts.hpp"
 
 namespace elrun::test {

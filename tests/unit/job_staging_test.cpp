@@ -14,6 +14,7 @@
 #include "lib/link/request_store.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/support/forwarding_memory.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/unit/job_parts.hpp"
 #include "tests/unit/played_ckptd.hpp"
 

@@ -7,6 +7,7 @@
 #include "lib/job/fp_environment.hpp"
 #include "lib/job/save/storage_wait.hpp"
 #include "tests/support/faulty_files.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {

@@ -11,6 +11,7 @@
 #include "lib/job/state/model_state.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/faulty_files.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/unit/job_parts.hpp"
 
 namespace elrun::test {

@@ -4,6 +4,7 @@
 
 #include "checkpoint/tiers/files_tier.hpp"
 #include "tests/support/faulty_files.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/support/object_tier.hpp"
 #include "tests/support/sim/checkpoint_truth.hpp"
 

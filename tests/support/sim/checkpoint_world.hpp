@@ -18,6 +18,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/log.hpp"
 #include "tests/support/checkpoint_job.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/support/sim/checkpoint_bugs.hpp"
 #include "tests/support/sim/checkpoint_place.hpp"
 #include "tests/support/sim/checkpoint_truth.hpp"

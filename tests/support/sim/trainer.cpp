@@ -8,6 +8,7 @@
 #include "kernels/state_hash.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/link/request_store.hpp"
+#include "tests/support/manual_clock.hpp"
 #include "tests/support/sim/planted_bugs.hpp"
 #include "tests/support/sim/program.hpp"
 

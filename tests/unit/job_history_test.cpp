@@ -356,8 +356,8 @@ TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", 
   node.on(FromWorker{5, SaveFailed{generation(7), 1, 9, full}});                                                   // of no generation here
   CHECK(has(node.metrics_text(), "elrun_saves_failed_total 1\n"));
   CHECK(has(node.metrics_text(), "elrun_last_save_failure_info{code=\"no_space\"} 1\n"));
-  CHECK(
-      has(said(), "(else since the start); 1 save failed\n  the newest save failed, of step 40: no_space: write /ck/x: No space left on device"));
+  CHECK(has(said(),
+            "(else since the start); 1 save failed\n  the newest save failed, of step 40: no_space: write /ck/x: No space left on device"));
   CHECK(nlohmann::json::parse(status_page(node.snapshot()))["checkpoints"]["saves_failed"] == 1);
   SECTION("a checkpoint that is saved ends the failure, not the count") {
     node.pass(5s);

@@ -54,7 +54,8 @@ struct Outside {
   std::uint64_t decided = 0;  ///< The most steps that an agent has seen decided.
 };
 
-/// Not thread-safe. What it is given by reference outlives it. Every call may block for as long as the storage does.
+/// Not thread-safe. What it is given by reference outlives it. Every call may block for as long as the storage does. More methods than 25: one for each step of a save, a start, a load and a
+/// removal, of which the decisions are in the cores beside it.
 class Checkpointer {
  public:
   /// `at_once`: so many operations are made at the same time where the files of a checkpoint are looked into; from 2 on

@@ -35,7 +35,7 @@ std::vector<Window> windows_of(std::span<const FileRange> ranges, std::uint64_t 
 
 BlockReader::BlockReader(Tier& tier, const std::string& directory, const Manifest& manifest, std::vector<Window> shared,
                          std::vector<Window> alone, Got got, LoadLimits limits)
-    : tier_{tier}, directory_{directory}, manifest_{manifest}, got_{std::move(got)} {
+    : manifest_{manifest}, got_{std::move(got)}, shards_{tier, directory, manifest} {
   shared_ = items_of(shared, true);
   alone_ = items_of(alone, false);
   for (std::size_t w = 0; w < window_bytes_.size(); ++w) buffers_[w % 2].grow(window_bytes_[w]);
@@ -122,16 +122,16 @@ void BlockReader::read(const Item& item, AlignedBytes& own) {
 }
 
 Result<void> BlockReader::try_to_read(const Item& item, std::span<std::byte> out) {
-  ELRUN_TRY_ASSIGN(const auto reader, shard(item.range.file));
+  ELRUN_TRY_ASSIGN(const auto reader, shards_.open(item.range.file));
   ELRUN_TRY(reader->read_blocks(item.range.offset, out));
   got_(item.range, out);
   return {};
 }
 
-Result<std::shared_ptr<const ShardReader>> BlockReader::shard(std::uint32_t file) {
+Result<std::shared_ptr<const ShardReader>> OpenShards::open(std::uint32_t file) {
   std::shared_ptr<Open> slot;
   {
-    const std::lock_guard lock{files_mutex_};
+    const std::lock_guard lock{mutex_};
     auto [at, is_new] = open_.try_emplace(file);
     if (is_new) {
       at->second = std::make_shared<Open>();

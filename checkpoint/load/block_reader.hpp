@@ -53,8 +53,29 @@ using Window = std::vector<FileRange>;
 /// `ranges` in order, in windows of at most `bytes`; cut where blocks begin.
 [[nodiscard]] std::vector<Window> windows_of(std::span<const FileRange> ranges, std::uint64_t block, std::uint64_t bytes);
 
+/// The newest of a checkpoint's shards that were opened, a bounded number of them. Any thread: the first who needs a file opens it, and only those who need that one wait.
+class OpenShards {
+ public:
+  /// All outlive it.
+  OpenShards(Tier& tier, const std::string& directory, const Manifest& manifest)
+      : tier_{tier}, directory_{directory}, manifest_{manifest} {}
+  Result<std::shared_ptr<const ShardReader>> open(std::uint32_t file);
+
+ private:
+  struct Open {
+    std::mutex mutex;
+    std::shared_ptr<const ShardReader> reader;
+  };
+  Tier& tier_;
+  const std::string& directory_;
+  const Manifest& manifest_;
+  std::mutex mutex_;
+  std::map<std::uint32_t, std::shared_ptr<Open>> open_;
+  std::deque<std::uint32_t> opened_;  // the oldest first
+};
+
 /// Not thread-safe. `got` is called for all ranges that were read and are whole, by any thread, in any order, with their bytes. The destructor waits
-/// for reads that are under way.
+/// for reads that are under way. More fields than 15: what is to be read, how far each window is, and the threads that read, most of it under one lock.
 class BlockReader {
  public:
   using Got = std::function<void(const FileRange& range, ByteSpan bytes)>;
@@ -86,12 +107,10 @@ class BlockReader {
   [[nodiscard]] bool is_done() const { return shared_.empty() && alone_.empty(); }
   void read(const Item& item, AlignedBytes& own);
   Result<void> try_to_read(const Item& item, std::span<std::byte> out);
-  Result<std::shared_ptr<const ShardReader>> shard(std::uint32_t file);
 
-  Tier& tier_;
-  const std::string& directory_;
   const Manifest& manifest_;
   const Got got_;
+  OpenShards shards_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -105,14 +124,6 @@ class BlockReader {
   AlignedBytes buffers_[2];
   Result<void> result_{};
   bool stop_ = false;
-
-  struct Open {  // the first who needs a file opens it, and only those who need that one wait
-    std::mutex mutex;
-    std::shared_ptr<const ShardReader> reader;
-  };
-  std::mutex files_mutex_;
-  std::map<std::uint32_t, std::shared_ptr<Open>> open_;
-  std::deque<std::uint32_t> opened_;  // the oldest first
   std::vector<std::thread> threads_;
 };
 

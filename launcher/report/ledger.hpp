@@ -58,7 +58,7 @@ struct Incident {
 };
 [[nodiscard]] std::string_view word_of(Incident::Point point);
 
-/// 13 fields and 3 counts of steps and workers: where the job is, what its time went into, and what it has to know of the generation for that.
+/// More fields than 15: where the job is, what its time went into, and what it has to know of the generation for that.
 class Ledger {
  public:
   explicit Ledger(Instant began) : began_{began}, until_{began} {}

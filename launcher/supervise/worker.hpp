@@ -102,7 +102,7 @@ struct ReturnTime {
 };
 
 /// Of a worker in the world `place` is set. Without one it is pending while it lives, and else there is no process.
-/// A value with 16 fields: five of them are values of their own, each of one time in a worker's life.
+/// A value with more fields than 15: five of them are values of their own, each of one time in a worker's life.
 struct Worker {
   std::int64_t pid = 0;
   std::optional<std::uint32_t> place;    ///< Among this node's workers in the world.

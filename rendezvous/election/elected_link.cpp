@@ -43,7 +43,7 @@ std::optional<Endpoint> endpoint_of(std::string_view text) {
   return endpoint;
 }
 
-// 23 fields: the election, its timer and queue; the leadership that it won (key, lease, what is written down, the coordinator); the line that is
+// More fields than 15: the election, its timer and queue; the leadership that it won (key, lease, what is written down, the coordinator); the line that is
 // followed; and what all of these need. What is decided is decided in Election; a write to the ledger is the one thing that is tried again here.
 class Link final : public ElectedLink, public Ledger {
  public:

@@ -227,7 +227,7 @@ class Leadership {
   std::optional<Instant> writing_since_;
 };
 
-/// One method for each event, and 14 fields: what is known of the leader, of the own lease and leadership, and of the calls to etcd.
+/// More methods than 25: one for each event and each conclusion. Its fields are what is known of the leader, of the own lease and leadership, and of the calls to etcd.
 class Election {
  public:
   explicit Election(const ElectionOptions& options) : options_{options}, calls_{options.seed} {}

@@ -56,7 +56,7 @@ class AttemptOwner {
   ~AttemptOwner() = default;
 };
 
-// One channel with one stream. 16 fields and methods: gRPC calls back for each step (metadata, read, written, done), each callback posts its
+// One channel with one stream. More fields than 15: gRPC calls back for each step (metadata, read, written, done), each callback posts its
 // twin to the loop, and what gRPC reads and writes lives here.
 class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode> {
  public:
@@ -183,7 +183,7 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
   std::shared_ptr<std::promise<void>> ended_ = std::make_shared<std::promise<void>>();
 };
 
-// 21 methods: four of NodeLink, four of AttemptOwner, and the steps of one attempt. 21 fields, of which ten are what it was given or timers.
+// More fields than 15, most of which are what it was given, or timers. Its methods are those of NodeLink and AttemptOwner, and the steps of one attempt.
 class GrpcLink final : public NodeLink, public AttemptOwner {
  public:
   GrpcLink(Loop& loop, Endpoint endpoint, const Timeouts& timeouts, std::uint64_t jitter_seed, Handler handler, Access access)

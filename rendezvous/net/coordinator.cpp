@@ -95,7 +95,7 @@ class InProcessLink final : public NodeLink {
   std::shared_ptr<Agent> agent_;
 };
 
-// 19 fields, for it is where everything meets that a coordinator has: the two cores, their timers, the streams, the service, and what these
+// More fields than 15, for it is where everything meets that a coordinator has: the two cores, their timers, the streams, the service, and what these
 // need. It decides nothing: an event becomes one call of a core, and each action one call of what it is about.
 class CoordinatorShell final : public Coordinator, public StreamOwner {
  public:

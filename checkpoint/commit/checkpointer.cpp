@@ -40,7 +40,7 @@ Result<void> Checkpointer::open_root() {
   return {};
 }
 
-Result<Start> Checkpointer::start(const Outside& outside, const AskRanks& ask) {
+Result<Start> Checkpointer::start(const KnownElsewhere& outside, const AskRanks& ask) {
   auto started = begin(outside, ask);
   if (started.ok()) return started;
   const Code why = started.failure().code;
@@ -50,7 +50,7 @@ Result<Start> Checkpointer::start(const Outside& outside, const AskRanks& ask) {
   return root_.explained(std::move(started).failure());
 }
 
-Result<Start> Checkpointer::begin(const Outside& outside, const AskRanks& ask) {
+Result<Start> Checkpointer::begin(const KnownElsewhere& outside, const AskRanks& ask) {
   ELRUN_TRY(open_root());
   // Before anything is written: where the storage is not mounted, its mount point stays as it is.
   std::vector<std::string> unsaid;

@@ -48,7 +48,7 @@ struct Found;
 struct Retention;
 
 /// What is known of the job outside of the storage: by its store and its agents.
-struct Outside {
+struct KnownElsewhere {
   std::vector<Witness> witnesses{};
   std::vector<Suspect> suspects{};
   std::uint64_t decided = 0;  ///< The most steps that an agent has seen decided.
@@ -76,7 +76,7 @@ class Checkpointer {
   /// `Saver::begin_anew` gives it up. A job is never silently begun again, or set back. Where the root cannot be written and holds
   /// a checkpoint that can be used, that one is the choice, without a fence: then only a `start_with_state()` that succeeds permits saves.
   /// `ask`: has all ranks look into the shards of a checkpoint; without it the leader looks into all of them.
-  Result<Start> start(const Outside& outside = {}, const AskRanks& ask = {});
+  Result<Start> start(const KnownElsewhere& outside = {}, const AskRanks& ask = {});
   /// The same for a job that goes on from what its members hold, and only saves. Fails with `not_found` when the root is gone as a whole.
   Result<Start> start_with_state(std::span<const Witness> outside = {});
 
@@ -140,7 +140,7 @@ class Checkpointer {
   Result<void> retain(std::uint32_t keep);
 
  private:
-  Result<Start> begin(const Outside& outside, const AskRanks& ask);
+  Result<Start> begin(const KnownElsewhere& outside, const AskRanks& ask);
   Result<Manifest> manifest_to_load(const Start& start) const;
   Result<Start> begin_with_state(std::span<const Witness> outside);
   Result<void> claim_fence(const RootView& before);

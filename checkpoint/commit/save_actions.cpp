@@ -22,7 +22,7 @@ namespace {
 
 /// One overload for each action.
 struct Act {
-  const SaveScene& on;
+  const SaveContext& on;
   const SaveTicket& ticket;
 
   [[nodiscard]] Tier& tier() const { return on.root.tier(); }
@@ -136,7 +136,7 @@ Result<Done> Act::operator()(const Acknowledge& what) const {
 
 }  // namespace
 
-CommitAnswer perform(const SaveScene& scene, const CommitAction& action) {
+CommitAnswer perform(const SaveContext& scene, const CommitAction& action) {
   return std::visit(
       [&](const auto& what) -> CommitAnswer {
         auto done = Act{scene, action.ticket}(what);

@@ -10,14 +10,14 @@
 namespace elrun::inline v0 {
 
 /// What saves of one owner act upon. All of it outlives this.
-struct SaveScene {
+struct SaveContext {
   const CheckpointRoot& root;
   OwnFence& fence;
   const std::vector<CheckpointId>& line;  ///< The timeline so far, oldest first.
 };
 
 /// Any action but `AskOwner`, which is a question to the job. Blocks for as long as the storage does.
-[[nodiscard]] CommitAnswer perform(const SaveScene& scene, const CommitAction& action);
+[[nodiscard]] CommitAnswer perform(const SaveContext& scene, const CommitAction& action);
 
 /// Removes what an uncommitted save left; best effort, and never a committed one.
 void remove_uncommitted(const CheckpointRoot& root, const SaveTicket& ticket);

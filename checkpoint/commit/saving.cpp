@@ -39,7 +39,7 @@ CommitMachine Checkpointer::save_of(const SaveTicket& ticket, const CommitLimits
 
 CommitAnswer Checkpointer::perform(const CommitAction& action) {
   if (std::holds_alternative<MakeDirectory>(action.what)) tried_ = action.ticket.id;
-  CommitAnswer answer = elrun::perform(SaveScene{root_, fence_, timeline_}, action);
+  CommitAnswer answer = elrun::perform(SaveContext{root_, fence_, timeline_}, action);
   if (auto* found = std::get_if<AttemptsFound>(&answer); found != nullptr && tried_) found->taken.push_back(*tried_);
   if (std::holds_alternative<PublishCommit>(action.what) && std::holds_alternative<Done>(answer))
     timeline_.push_back(action.ticket.id), whole_.push_back(action.ticket.id);

@@ -8,7 +8,7 @@
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/newest.hpp"
 #include "checkpoint/format/records.hpp"
-#include "checkpoint/staging/save_words.hpp"
+#include "checkpoint/staging/save_keys.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/planted.hpp"
 #include "lib/base/words.hpp"

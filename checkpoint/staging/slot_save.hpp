@@ -39,7 +39,7 @@ struct SlotSaveHost {
 };
 
 /// Writes the part of `record.rank`; the leader (rank 0) commits once all ranks have voted. A save that failed is tried again under a new name, up to
-/// `save_tries_max` times, where the next moment may be a better one. Then the leader removes what older saves have left in the store (save_words.hpp). Never fails: the outcome says why not.
+/// `save_tries_max` times, where the next moment may be a better one. Then the leader removes what older saves have left in the store (save_keys.hpp). Never fails: the outcome says why not.
 [[nodiscard]] SaveOutcome save_slot(const SlotView& slot, const SlotRecord& record, const SlotSaveHost& host);
 
 }  // namespace elrun::inline v0

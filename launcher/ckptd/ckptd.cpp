@@ -32,7 +32,7 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/staging/save_words.hpp"
+#include "checkpoint/staging/save_keys.hpp"
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
 #include "checkpoint/staging/slot_save.hpp"

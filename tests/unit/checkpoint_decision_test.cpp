@@ -249,7 +249,7 @@ TEST_CASE("a start passes over the suspect on the storage, keeps it, and the nex
   const std::vector<Witness> memory{
       witness(decode_acknowledgement(as_bytes(job.ranks[0].acknowledged()), "memory").value(), "an agent", true)};
   TestJob next{files, 2, 2};
-  const Outside outside{.witnesses = memory, .suspects = {{{20, 1, 1}, "signal 11 (SIGSEGV) after step 23, twice"}}, .decided = 23};
+  const KnownElsewhere outside{.witnesses = memory, .suspects = {{{20, 1, 1}, "signal 11 (SIGSEGV) after step 23, twice"}}, .decided = 23};
   const auto start = next.ranks[0].start(outside);
   REQUIRE(said(start) == "");
   CHECK(start->choice->step == 10);

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-#include "checkpoint/staging/save_words.hpp"
+#include "checkpoint/staging/save_keys.hpp"
 #include "checkpoint/staging/slot.hpp"
 #include "checkpoint/staging/slot_messages.hpp"
 #include "checkpoint/staging/slot_save.hpp"

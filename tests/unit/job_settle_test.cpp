@@ -293,7 +293,7 @@ TEST_CASE("whatever members bring, all go on from the newest state that is there
 }
 
 TEST_CASE("where all go back, it is said what was lost: a part of the state, or the host state", "[settle]") {
-  const auto line = [](std::vector<MemberStatus> statuses, const NodesThen& known = {}) {
+  const auto line = [](std::vector<MemberStatus> statuses, const PreviousNodes& known = {}) {
     const Settled all = settled(statuses);
     bring_up_to_date(statuses, all, false);
     const auto transfer = plan_state_transfer(forty(), statuses, all.newest_step, std::vector<Cut>(statuses.size()));

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "checkpoint/staging/save_words.hpp"
+#include "checkpoint/staging/save_keys.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/job/save/async_saves.hpp"
 #include "lib/job/save/saves.hpp"

@@ -62,7 +62,7 @@ class GenerationRecovery {
   [[nodiscard]] Copies copies() const { return copies_; }
   [[nodiscard]] const PlaceBefore& before() const { return before_; }
   /// The nodes of that generation.
-  [[nodiscard]] const NodesThen& nodes_before() const { return nodes_before_; }
+  [[nodiscard]] const PreviousNodes& nodes_before() const { return nodes_before_; }
 
   /// Members that were there before run evaluations; newcomers serve them until all have everything.
   [[nodiscard]] bool runs_evaluations(std::uint32_t rank) const { return is_ready() || !transfer_.newcomers[rank]; }
@@ -81,7 +81,7 @@ class GenerationRecovery {
   StateTransfer transfer_;
   Copies copies_ = Copies::never_apart;
   PlaceBefore before_;
-  NodesThen nodes_before_;
+  PreviousNodes nodes_before_;
 };
 
 }  // namespace elrun::inline v0

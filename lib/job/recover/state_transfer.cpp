@@ -44,7 +44,7 @@ LostMembers lost_members(std::span<const MemberStatus> statuses) {
 }
 
 std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step, const StateTransfer& transfer,
-                                           const LostMembers& lost, const NodesThen& known) {
+                                           const LostMembers& lost, const PreviousNodes& known) {
   if (transfer.complete || std::ranges::none_of(statuses, &MemberStatus::has_state)) return std::nullopt;
   // A member that knows of a step has its state, or has voted for it and applied it by now. So without `found` host state alone is missing.
   constexpr std::size_t most = 8;

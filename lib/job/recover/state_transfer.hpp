@@ -36,7 +36,7 @@ struct LostMembers {
 [[nodiscard]] LostMembers lost_members(std::span<const MemberStatus> statuses);
 
 /// The nodes of one generation, by rank.
-struct NodesThen {
+struct PreviousNodes {
   Generation generation{};
   std::vector<std::string> names;
 };
@@ -45,6 +45,6 @@ struct NodesThen {
 /// of the same statuses. `known`: the nodes of the generation in which this member was last. It says where the lost ones were if they were in that one.
 [[nodiscard]] std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step,
                                                          const StateTransfer& transfer, const LostMembers& lost,
-                                                         const NodesThen& known = {});
+                                                         const PreviousNodes& known = {});
 
 }  // namespace elrun::inline v0

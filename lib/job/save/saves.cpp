@@ -70,7 +70,7 @@ Result<std::vector<ShardFindings>> Saves::ask_for_shards(const ShardQuestion& ch
   return findings;
 }
 
-Result<Start> Saves::start_together(const Outside& heard) {
+Result<Start> Saves::start_together(const KnownElsewhere& heard) {
   const auto say = [&](std::uint8_t kind, ByteSpan bytes) {
     ByteWriter w;
     w.put(kind);
@@ -106,7 +106,7 @@ Result<Start> Saves::start_together(const Outside& heard) {
 }
 
 /// Another directory, or another plan, is another job's.
-void Saves::hear(Outside& heard, std::string_view text, const std::string& who) const {
+void Saves::hear(KnownElsewhere& heard, std::string_view text, const std::string& who) const {
   if (text.empty()) return;
   const auto record = decode_acknowledgement(as_bytes(text), who);
   if (!record.ok())
@@ -138,7 +138,7 @@ void Saves::tell_store(const std::string& acknowledgement) const {
   (void)tell_newest(session_.store(), acknowledgement, Deadline::after(clock_.now(), store_wait));
 }
 
-Result<Outside> Saves::ask_around() {
+Result<KnownElsewhere> Saves::ask_around() {
   const Session::Remembered mine = session_.remembered();
   ByteWriter w;
   w.put(mine.decided);
@@ -151,7 +151,7 @@ Result<Outside> Saves::ask_around() {
     w.put_text(f.checkpoint), w.put(f.generation), w.put(f.step), w.put_text(f.how);
   }
   ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(w.bytes()));
-  Outside heard;
+  KnownElsewhere heard;
   std::vector<FailedAfter> failures;
   for (const ByteVector& part : parts) {
     ByteReader r{part};
@@ -173,7 +173,7 @@ Result<Outside> Saves::ask_around() {
 
 Result<Saves::Loaded> Saves::restore() {
   ELRUN_TRY(world_.agree(checkpointer_.open_root()));
-  ELRUN_TRY_ASSIGN(const Outside heard, ask_around());
+  ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around());
   Failure last;
   for (int attempt = 0; attempt < damaged_max; ++attempt) {
     ELRUN_TRY_ASSIGN(const Start start, start_together(heard));
@@ -207,7 +207,7 @@ Result<Saves::Loaded> Saves::restore() {
 Result<void> Saves::claim() {
   if (claimed_) return {};
   ELRUN_TRY(world_.agree(checkpointer_.open_root()));
-  ELRUN_TRY_ASSIGN(const Outside heard, ask_around());
+  ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around());
   ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start_with_state(heard.witnesses); }, decode_start));
   fence_ = start.fence;
   claimed_ = true;

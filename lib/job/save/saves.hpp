@@ -50,11 +50,11 @@ class Saves {
   template <class T>
   Result<T> leaders(const std::function<Result<T>()>& call, Result<T> (*decode)(ByteSpan));
   /// The leader's start; all ranks look into shards meanwhile, as often as it asks.
-  Result<Start> start_together(const Outside& heard);
+  Result<Start> start_together(const KnownElsewhere& heard);
   Result<std::vector<ShardFindings>> ask_for_shards(const ShardQuestion& check);
   /// Only the leader's answer is whole.
-  Result<Outside> ask_around();
-  void hear(Outside& heard, std::string_view text, const std::string& who) const;
+  Result<KnownElsewhere> ask_around();
+  void hear(KnownElsewhere& heard, std::string_view text, const std::string& who) const;
   void hear(std::vector<FailedAfter>& heard, const FailureAfter& failure, const std::string& node) const;
   [[nodiscard]] std::string of_store() const;
   void tell_store(const std::string& acknowledgement) const;

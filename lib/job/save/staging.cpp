@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/staging/save_words.hpp"
+#include "checkpoint/staging/save_keys.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/planted.hpp"

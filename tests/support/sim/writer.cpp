@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "checkpoint/format/records.hpp"
-#include "checkpoint/staging/save_words.hpp"
+#include "checkpoint/staging/save_keys.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "kernels/state_hash.hpp"
 #include "lib/link/request_store.hpp"

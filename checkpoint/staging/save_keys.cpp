@@ -1,4 +1,4 @@
-#include "checkpoint/staging/save_words.hpp"
+#include "checkpoint/staging/save_keys.hpp"
 
 #include <algorithm>
 #include <string>

@@ -3,15 +3,18 @@ elrun_test(nn_product_test SOURCES unit/nn_product_test.cpp LINK elrun::nn LABEL
 elrun_test(nn_layers_test SOURCES unit/nn_layers_test.cpp LINK elrun::nn LABELS unit TIMEOUT 300)
 
 if(TARGET elrun_nn_device AND TARGET elrun_fakegpu)
-  set(nn_twins ${PROJECT_SOURCE_DIR}/samples/nn/device_conv.cu ${PROJECT_SOURCE_DIR}/samples/nn/device_layers.cu)
+  get_target_property(nn_twins elrun_nn_device SOURCES)
   if(TARGET elrun_nn_bf16)
-    list(APPEND nn_twins ${PROJECT_SOURCE_DIR}/samples/nn/bf16_attention.cu ${PROJECT_SOURCE_DIR}/samples/nn/bf16_layers.cu)
+    get_target_property(bf16_sources elrun_nn_bf16 SOURCES)
+    list(APPEND nn_twins ${bf16_sources})
     # Found beside the fake CUDA runtime, as the fake NCCL is.
     add_library(elrun_fake_cublas_lt SHARED fakegpu/cublas/cublas_lt.cpp)
     set_target_properties(elrun_fake_cublas_lt PROPERTIES OUTPUT_NAME cublasLt VERSION 13 SOVERSION 13 LIBRARY_OUTPUT_DIRECTORY ${fakegpu_folder})
     target_compile_options(elrun_fake_cublas_lt PRIVATE -Wall -Wextra -Wconversion -Wshadow -ffp-contract=off -fvisibility=default $<$<BOOL:${ELRUN_WERROR}>:-Werror>)
     target_link_libraries(elrun_fake_cublas_lt PRIVATE elrun_fakegpu)
   endif()
+  list(FILTER nn_twins INCLUDE REGEX "[.]cu$")
+  list(TRANSFORM nn_twins PREPEND ${PROJECT_SOURCE_DIR}/samples/nn/)
   elrun_twins(elrun_nn_twins SOURCES ${nn_twins})
   # sample_on_fake_devices(name LINK ... SOURCES ...): the sample as it is, with libelrun on fake devices.
   function(sample_on_fake_devices name)

@@ -3,7 +3,7 @@
 /// encoded values (Start, SaveTicket, PartVote) between ranks, and tells whether it still owns the generation.
 ///
 ///   every rank   open_root()                       fails when the root holds another plan or model
-///   leader       start(witnesses) -> Start         claims the fence, chooses the checkpoint, publishes both
+///   leader       start(outside) -> Start           claims the fence, chooses the checkpoint, publishes both
 ///   every rank   check_shards(check) -> findings   as often as the leader asks for it meanwhile
 ///   every rank   load(start, fragments, group)     when there is a choice; all ranks the same one, together
 ///   leader       reject(start, why)                after a rank's load failed with `corrupt`; then start() again

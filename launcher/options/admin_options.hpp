@@ -1,5 +1,5 @@
 #pragma once
-/// \file Side options: what an agent offers beside its job, from flags and torch's variables.
+/// \file Admin options: what an agent offers beside its job, from flags and torch's variables.
 
 #include <cstdint>
 #include <optional>

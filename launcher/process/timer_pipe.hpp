@@ -1,5 +1,5 @@
 #pragma once
-/// \file TimerPipe: the FIFO through which workers ask to be killed if they are late (launcher/file_timers), on the loop.
+/// \file TimerPipe: the FIFO through which workers ask to be killed if they are late (file_timers.hpp), on the loop.
 
 #include <sys/types.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-/// \file Report: how a process ended, and why the job did, in words for people.
+/// \file Endings: how a process ended, and why the job did, in words for people.
 
 #include <optional>
 #include <string>

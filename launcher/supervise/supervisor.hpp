@@ -40,8 +40,8 @@ struct SupervisorOptions {
 /// Conducts the parts of a node. Each owns its state and decides its part: the generation and the job (`NodeGeneration`, `JobProgress`),
 /// the workers (`NodeWorkers`, `Worker`), the line to the coordinator and what is told on it (`CoordinatorLine`, worker_reports.hpp), store
 /// calls under way (`StoreCalls`), waits (`Deadlines`), hangs (`HangWatches`), and the end (`StopPlan`, `Departure`). Here are the phases,
-/// and what concerns several parts. It has more than 25 methods because each of the 25 events and messages, and each wait that ends in
-/// more than a line, has a handler of its own.
+/// and what concerns several parts. It has more than 25 methods because each event, each message, and each wait that ends in more than
+/// a line has a handler of its own.
 class Supervisor {
  public:
   enum class Phase {

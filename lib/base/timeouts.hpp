@@ -34,7 +34,7 @@ struct Timeouts {
   Duration last_work = 3600s;         ///< What a program still does once its job is over (an export) is done within this.
   Duration save = 600s;               ///< A checkpoint is committed within this, or given up.
   Duration coordinator_grace = 600s;  ///< Without a coordinator for this long, an agent gives up (exit code 171).
-  Duration lease = 5s;           ///< An elected coordinator of which etcd heard nothing for this long has lost its office (`lease_ttl`).
+  Duration lease = 5s;           ///< An elected coordinator of which etcd heard nothing for this long is leader no longer (`lease_ttl`).
   Duration etcd_call = 2s;       ///< One server of etcd answers within this (a third of the lease at most), or the next one is asked.
   Duration verdict_linger = 5s;  ///< The coordinator stays this long at most for agents that have not heard the verdict.
   Duration store_wait = 600s;    ///< A store call that waits for a key.

@@ -51,7 +51,7 @@ class FailureRecords {
   /// The node that is here and has this record.
   [[nodiscard]] std::optional<NodeId> holder_of(const Record& record) const;
 
-  /// A worker of the node failed. `ended_generation`: this failure ended the generation, so `take_back` is about it.
+  /// A worker of the node failed. Where that ended the generation `blame` follows, and `take_back` is about it.
   const History& note(const NodeId& node, const std::string& what, bool at_start);
   void blame(const NodeId& node) { blamed_ = record_of(node); }
   /// The failure that ended this generation was the consequence of a lost node. Returns the node whose record is better now.

@@ -6,8 +6,8 @@
 ///  * The counts and the lists (`waiting`, `late`, `newcomers`, ...) follow from the nodes. They are kept, so that an event among many
 ///    thousand nodes costs no walk over them all. So whatever they depend on is changed through `change` alone.
 ///
-/// It is a table of values: its 28 methods are look-ups of a line each, but for five. Streams and nodes are in one table, because each points at
-/// the other.
+/// It is a table of values: most of its methods are look-ups of a line each. Streams and nodes are in one table, because each points at the
+/// other.
 
 #include <cstdint>
 #include <map>

@@ -2,10 +2,11 @@
 /// \file RestartBudget: what a failure of a worker costs, when the job has no restart left, and how long repeated failures back off. Pure.
 ///
 /// The limit is `--max_restarts`; without it 3 for a Job and 0 for any other program.
-/// A Job's failure is free in two cases:
+/// A Job's failure is free in three cases:
 ///  * A step was decided for the first time since its last failure.
 ///  * It belongs to the failure that ended the generation before. Workers often fail for one reason, one after the other: those that had not come back to the new
 ///    generation fail in what they began in the last one.
+///  * The worker was killed by SIGKILL within `killed_together_within` of a failure.
 /// A used restart does not come back, except by `refund`. Two exit codes of a Job are never restarted: 78, a wrong configuration, and 173, no checkpoint could be saved
 /// for too long.
 

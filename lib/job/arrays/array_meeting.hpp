@@ -24,7 +24,7 @@ class ArrayMeeting {
   ArrayMeeting(const DeviceGroups& groups, Session& session, Memory& memory, const Clock& clock, const Log& log)
       : groups_{groups}, session_{session}, memory_{memory}, clock_{clock}, log_{log} {}
 
-  /// A group on device memory where all can make one (nccl/facts.hpp), else staged, and the leader says why. Fails as an exchange of the world does. Throws Error where this
+  /// A group on device memory where all can make one (lib/comm/nccl/facts.hpp), else staged, and the leader says why. Fails as an exchange of the world does. Throws Error where this
   /// process cannot go on.
   Result<void> meet(JobWorld& world);
 

@@ -18,7 +18,7 @@ struct Use {
   std::optional<std::uint32_t> predicts{};
 };
 
-/// One rank: its program, and how far it has come. As sharing.cpp goes about it.
+/// One rank: its program, and how far it has come. As pending_requests.cpp goes about it.
 class Program {
  public:
   Program(std::vector<std::vector<Use>> slots, std::uint32_t units, bool overlaps, bool wants_weights)

@@ -131,4 +131,19 @@ TEST_CASE("every slot is some rank's, whichever the evaluation", "[reducer]") {
     }
 }
 
+TEST_CASE("peers are shown the buffers in which nodes of the tree lie, and no deeper ones", "[reducer]") {
+  SharedBuffers buffers{SharedBuffer::make, quiet()};
+  // Of eight slots each of two ranks has an aligned half, which is one node.
+  const GradientReducer reducer{lay_out(two_units()),
+                                one_node(Sharding::replicated, 2),
+                                0,
+                                8,
+                                GradientReducer::Exchanges::per_step,
+                                Reduce::exact,
+                                DType::f32,
+                                buffers};
+  CHECK(reducer.buffers() == 3);
+  CHECK(reducer.shared().size() == 1);
+}
+
 }  // namespace elrun::test

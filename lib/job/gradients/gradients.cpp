@@ -76,9 +76,11 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
 }
 
 std::vector<SharedBuffer> Gradients::shared() const {
+  // Nodes lie in the first buffers, and sums in the very first. What is shown and never read fills the line to each peer with descriptors.
   std::vector<SharedBuffer> out;
-  for (const Arena<float>& buffer : partials_)
-    if (buffer.shared()) out.push_back(*buffer.shared());
+  const std::size_t read = std::max<std::size_t>(schedule_.nodes.size(), 1);
+  for (std::size_t i = 0; i < std::min(read, partials_.size()); ++i)
+    if (partials_[i].shared()) out.push_back(*partials_[i].shared());
   return out;
 }
 

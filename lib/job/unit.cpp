@@ -53,7 +53,8 @@ void detail::read_tensor(const TensorPlace& tensor, std::span<const std::byte> r
 void detail::write_tensor(const TensorPlace& tensor, std::span<const std::byte> from, std::span<std::byte> run) {
   require_same_size(tensor, from.size(), run.size(), element_of(tensor, run));
   const auto& unit = *static_cast<const UnitState*>(tensor.unit);
-  unit.job->uses.write(unit, from, run);
+  if (run.data() == tensor.grad) unit.job->uses.write_gradient(unit, from, run);
+  else unit.job->uses.write(unit, from, run);
 }
 
 void detail::write_rounded(const TensorPlace& tensor, std::span<const float> values) {

@@ -73,18 +73,23 @@ void UnitUses::read(const UnitState& unit, std::span<const std::byte> run, std::
 
 void UnitUses::write_in_order(const UnitState& unit, const std::function<void()>& put) {
   for (const Stream stream : unit.program_streams) job_.streams.end(stream);
-  job_.finish_readers();
   put();
   for (const Stream stream : unit.program_streams) job_.streams.begin(stream);
 }
 
 void UnitUses::write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run) {
+  job_.finish_readers();
+  write_in_order(unit, [&] { job_.memory().write(from, run); });
+}
+
+void UnitUses::write_gradient(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run) {
   write_in_order(unit, [&] { job_.memory().write(from, run); });
 }
 
 void UnitUses::write_rounded(const UnitState& unit, const TensorPlace& tensor, std::span<const float> values) {
   const auto at = std::ranges::find(unit.tensors, &tensor, [](const TensorPlace& t) { return &t; }) - unit.tensors.begin();
   const std::uint64_t begin = job_.state.layout().units[unit.index].offsets[static_cast<std::size_t>(at)];
+  job_.finish_readers();
   write_in_order(unit, [&] { job_.state.write_rounded(unit.index, begin, values); });
 }
 

@@ -24,7 +24,9 @@ class UnitUses {
   /// What fails in it comes out of the next call that may throw.
   void end_use(UnitState& unit, bool gradient, Stream stream) noexcept;
   void read(const UnitState& unit, std::span<const std::byte> run, std::span<std::byte> to);
+  /// Waits for what reads parameters beside the program: a copy for a save, a hash.
   void write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run);
+  void write_gradient(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run);
   void write_rounded(const UnitState& unit, const TensorPlace& tensor, std::span<const float> values);
 
  private:

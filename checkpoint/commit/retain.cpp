@@ -92,7 +92,11 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
       const auto now_there = root_.tier().list(checkpoint_directory(id));  // the looks and removals above take their time
       if (now_there.ok() && std::find(now_there->begin(), now_there->end(), commit_file) != now_there->end()) continue;
       const auto left = read_manifest(root_.tier(), checkpoint_directory(id));
-      if (!left.ok() || left->manifest.root == run->root) keep_first(root_.tier().remove_all(checkpoint_directory(id)));
+      if (left.ok() && left->manifest.root != run->root) continue;
+      // It is gone from the list. Whether it is gone for good nobody knows who only looks: its removal may have failed before it was synced.
+      auto uncommitted = root_.tier().remove(name_in(checkpoint_directory(id), commit_file));
+      if (uncommitted.ok()) uncommitted = root_.tier().remove_all(checkpoint_directory(id));
+      keep_first(std::move(uncommitted));
     }
     keep_first(root_.tier().empty_trash());
     return {};

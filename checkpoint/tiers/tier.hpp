@@ -68,7 +68,7 @@ class Tier {
   virtual Result<void> throw_away(const std::string& directory);
   /// What a crash has left of `throw_away`.
   virtual Result<void> empty_trash();
-  /// Whatever has this name, readable or not, has the other one from then on, in place of what had that: for what is damaged. Others may have made the first name anew meanwhile.
+  /// Whatever has this name, readable or not, has the other one from then on, in place of what had that: for what is damaged. Others may have made the first name anew meanwhile. It may be undone by a power loss: then it is set aside again.
   virtual Result<void> set_aside(const std::string& name, const std::string& other) = 0;
 
   /// All of it, if it is no longer than `max`.

@@ -15,6 +15,7 @@
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/forwarding_files.hpp"
 #include "tests/support/manual_clock.hpp"
+#include "tests/support/property.hpp"
 
 using namespace elrun;
 using namespace elrun::test;
@@ -324,6 +325,31 @@ TEST_CASE("the newest k stay, with every file they need, and older ones are gone
   CHECK(files.list("/ckpts/ckpt").value() ==
         std::vector<std::string>{"s000000000030.g00000001.a01", "s000000000040.g00000001.a01", "s000000000050.g00000001.a01"});
   CHECK(files.list("/ckpts/trash").value().empty());
+}
+
+TEST_CASE("a checkpoint whose COMMIT was removed, and not for good, does not come back in part after the next removal", "[checkpoint]") {
+  for_all_seeds(20, [](Rng& rng) {
+    FaultyFiles files;
+    TestJob job{files, 2, 1};
+    REQUIRE(job.start().ok());
+    for (std::uint64_t step = 10; step <= 30; step += 10) REQUIRE(said(job.save(step)) == "");
+    const Path oldest{"/ckpts/ckpt/s000000000010.g00000001.a01"};
+    const auto is_there = [&](const Path& path) {
+      const auto all = files.all_files();
+      return std::find(all.begin(), all.end(), path) != all.end();
+    };
+    bool failed = false;
+    files.broken = [&](const Path& path) {  // the first sync of the directory without COMMIT
+      if (failed || path != oldest || is_there(oldest / "COMMIT")) return 0;
+      failed = true;
+      return EIO;
+    };
+    CHECK(job.ranks[0].retain(2).failure().code == Code::io);
+    REQUIRE(failed);
+    REQUIRE(said(job.ranks[0].retain(2)) == "");
+    files.crash(rng);
+    CHECK_FALSE(is_there(oldest / "COMMIT"));
+  });
 }
 
 TEST_CASE("a rank's no abandons the save with its reason, and the next attempt has a new name", "[checkpoint]") {

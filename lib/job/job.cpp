@@ -7,7 +7,6 @@
 #include "lib/base/failure.hpp"
 #include "lib/device/current_device.hpp"
 #include "lib/job/declare/memory_table.hpp"
-#include "lib/job/declare/plan.hpp"
 #include "lib/job/declare/sampler.hpp"
 #include "lib/job/fp_environment.hpp"
 #include "lib/job/job_impl.hpp"

@@ -6,7 +6,6 @@
 
 #include "kernels/state_hash.hpp"
 #include "lib/base/bytes.hpp"
-#include "lib/base/failure.hpp"
 #include "lib/job/revoked.hpp"
 
 namespace elrun::inline v0 {

@@ -1,7 +1,6 @@
 #include "lib/job/slot_loop.hpp"
 
 #include "lib/base/planted.hpp"
-#include "lib/job/declare/plan.hpp"
 #include "lib/job/declare/sampler.hpp"
 #include "lib/job/job_impl.hpp"
 

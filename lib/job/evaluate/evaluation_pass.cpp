@@ -5,9 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "lib/base/failure.hpp"
 #include "lib/job/declare/assign.hpp"
-#include "lib/job/declare/plan.hpp"
 #include "lib/job/declare/sampler.hpp"
 #include "lib/job/evaluate/evaluation.hpp"
 

@@ -4,8 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "lib/base/assert.hpp"
-#include "lib/base/failure.hpp"
+#include "lib/base/planted.hpp"
 #include "lib/job/commit/decided_update.hpp"
 #include "lib/job/declare/device_class.hpp"
 #include "lib/job/declare/plan.hpp"

@@ -2,7 +2,6 @@
 /// \file ParameterComparison: after the world changed, whether all ranks that hold the same parameters hold the same bits.
 
 #include <cstdint>
-#include <span>
 
 #include <elrun/result.hpp>
 

@@ -20,6 +20,7 @@ constexpr Duration owner_wait = 1s;     // for the store to say that this genera
 constexpr Duration away_wait = 50ms;    // the same, after a time when it did not answer
 constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
 constexpr Duration final_margin = 30s;  // after the deadline of a save, for its outcome to come here
+constexpr Duration async_look = 250ms;  // at the world, while an asynchronous save is waited for
 constexpr Duration final_round = 2s;    // after which ranks that wait for the last save tell each other how it is
 
 /// Calls `save` until it succeeds or it is no use at once; the last failure. `told` hears of those that another try follows.
@@ -223,7 +224,7 @@ void JobSaves::wait_for_async(Duration time, std::uint64_t step) {
   async_.hurry();
   const Instant until = host_.clock.now() + time;
   while (async_.is_busy() && !async_.is_overdue() && host_.clock.now() < until) {
-    if (const auto outcome = async_.hear(Deadline::after(host_.clock.now(), look_every))) take_note(*outcome);
+    if (const auto outcome = async_.hear(Deadline::after(host_.clock.now(), async_look))) take_note(*outcome);
     if (world_.over()) revoked(world_);
     host_.session.progress({StepNumber{step}});
   }

@@ -10,6 +10,11 @@
 #include "lib/job/revoked.hpp"
 
 namespace elrun::inline v0 {
+namespace {
+
+constexpr Duration look_every = 250ms;  // at the world, and whether this node leaves
+
+}  // namespace
 
 Duration of_leader(JobWorld& world, Duration mine, std::string_view what) {
   ByteWriter leaders;

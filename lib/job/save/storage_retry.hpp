@@ -27,8 +27,6 @@ class StorageIsAway : public Error {
   static constexpr int exit_code = 78;
 };
 
-constexpr Duration look_every = 250ms;  ///< At the world, and whether this node leaves, while the storage is waited for.
-
 /// What the leader has, on all ranks: clocks differ, and all have to come to the same. `what`: for the failure when it cannot be read.
 [[nodiscard]] Duration of_leader(JobWorld& world, Duration mine, std::string_view what);
 

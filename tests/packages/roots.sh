@@ -76,7 +76,7 @@ elrun --nproc_per_node 2 --no_python sh -c 'echo "worker $RANK of $WORLD_SIZE"' 
 
 if ! apt-get update -q; then echo "no index"; exit 0; fi
 apt-get install -y -q --no-install-recommends /packages/libelrun0_*.deb
-ldconfig -p | grep -q 'libelrun\.so\.0 ' || fail "ldconfig does not know libelrun.so.0"
+[[ $(ldconfig -p) == *'libelrun.so.0 '* ]] || fail "ldconfig does not know libelrun.so.0"
 
 apt-get install -y -q --no-install-recommends /packages/libelrun-dev_*.deb g++ cmake make
 cd /root/program

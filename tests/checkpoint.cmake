@@ -1,7 +1,7 @@
 add_library(elrun_checkpoint_test_support STATIC support/faulty_files.cpp support/object_tier.cpp)
 target_link_libraries(elrun_checkpoint_test_support PUBLIC elrun_test_support elrun::checkpoint_io PRIVATE elrun_build_flags)
 
-elrun_test(checkpoint_test SOURCES unit/checkpoint_test.cpp unit/checkpoint_records_test.cpp unit/commit_machine_test.cpp
+elrun_test(checkpoint_test SOURCES unit/checkpoint_test.cpp unit/checkpoint_records_test.cpp unit/checkpoint_retention_test.cpp unit/commit_machine_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit PROGRAM checkpoint_unit)
 elrun_test(checkpoint_tier_test SOURCES unit/checkpoint_tier_test.cpp LINK elrun_checkpoint_test_support fmt::fmt LABELS unit PROGRAM checkpoint_unit)
 elrun_test(checkpoint_resume_test SOURCES unit/checkpoint_resume_test.cpp unit/checkpoint_decision_test.cpp unit/checkpoint_shard_checks_test.cpp

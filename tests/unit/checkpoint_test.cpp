@@ -47,46 +47,6 @@ TEST_CASE("a file system without hard links stops the start, and is not taken fo
   CHECK(start.failure().what.find("without hard links") != std::string::npos);
 }
 
-TEST_CASE("retention keeps the newest of the timeline and what a person must look into", "[checkpoint]") {
-  std::vector<Found> found;
-  std::vector<CheckpointId> line;
-  for (std::uint64_t step = 10; step <= 50; step += 10) found.push_back({{step, 1, 1}, true, false}), line.push_back({step, 1, 1});
-  found[2].quarantined = true;
-  SECTION("quarantined ones neither go nor count") {
-    CHECK(retention(found, line, {}, 1, 2).uncommit == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}});
-    CHECK(retention(found, line, {}, 1, 3).uncommit == std::vector<CheckpointId>{{10, 1, 1}});
-  }
-  SECTION("two stay, whatever is asked") { CHECK(retention(found, line, {}, 1, 0).uncommit.size() == 2); }
-  SECTION("of two attempts of one save only the later counts") {
-    found.push_back({{50, 1, 2}, true, false}), line.push_back({50, 1, 2});
-    const Retention gone = retention(found, line, {}, 1, 2);
-    CHECK(gone.keep == std::vector<CheckpointId>{{40, 1, 1}, {50, 1, 2}});
-    CHECK(std::ranges::find(gone.uncommit, CheckpointId{50, 1, 1}) != gone.uncommit.end());
-  }
-  SECTION("a newer fence's are not ours") {
-    found.push_back({{60, 2, 1}, true, false});
-    found.push_back({{70, 2, 1}, false, false});
-    CHECK(retention(found, line, {}, 1, 2).uncommit.size() == 2);
-    CHECK(retention(found, line, {}, 1, 2).sweep.empty());
-  }
-  SECTION("leftovers are swept; what is complete beside the timeline, what was promised and what cannot be read stays") {
-    found.push_back({{60, 1, 1}, false, false});
-    found.push_back({{55, 1, 2}, true, false});
-    found.push_back({{58, 1, 1}, false, false});
-    found.push_back({{5, 1, 1}, false, false, "Input/output error"});
-    const Retention gone = retention(found, line, {{58, 1, 1}}, 2, 2);
-    CHECK(gone.sweep == std::vector<CheckpointId>{{60, 1, 1}});
-    CHECK(gone.uncommit == std::vector<CheckpointId>{{10, 1, 1}, {20, 1, 1}});
-    CHECK(retention(found, {{50, 1, 1}}, {}, 2, 2).uncommit.empty());
-  }
-  SECTION("under our own fence a later save than the newest is no leftover: another process may be writing it") {
-    found.push_back({{45, 1, 1}, false, false});
-    found.push_back({{60, 1, 1}, false, false});
-    CHECK(retention(found, line, {}, 1, 2).sweep == std::vector<CheckpointId>{{45, 1, 1}});
-    CHECK(retention(found, {}, {}, 1, 2).sweep.empty());
-  }
-}
-
 TEST_CASE("replicated state is cut into slices that cover it once", "[checkpoint]") {
   for (const std::uint64_t elements : {0u, 1u, 1023u, 1024u, 1025u, 10'000u, 123'457u})
     for (const std::uint32_t world : {1u, 2u, 3u, 7u, 64u}) {
@@ -314,44 +274,6 @@ TEST_CASE("directories whose maker died before their sync are synced by the next
   }
 }
 
-TEST_CASE("the newest k stay, with every file they need, and older ones are gone", "[checkpoint]") {
-  FaultyFiles files;
-  TestJob job{files, 2, 1};
-  REQUIRE(job.start().ok());
-  for (std::uint64_t step = 10; step <= 50; step += 10) {
-    REQUIRE(said(job.save(step)) == "");
-    REQUIRE(said(job.ranks[0].retain(3)) == "");
-  }
-  CHECK(files.list("/ckpts/ckpt").value() ==
-        std::vector<std::string>{"s000000000030.g00000001.a01", "s000000000040.g00000001.a01", "s000000000050.g00000001.a01"});
-  CHECK(files.list("/ckpts/trash").value().empty());
-}
-
-TEST_CASE("a checkpoint whose COMMIT was removed, and not for good, does not come back in part after the next removal", "[checkpoint]") {
-  for_all_seeds(20, [](Rng& rng) {
-    FaultyFiles files;
-    TestJob job{files, 2, 1};
-    REQUIRE(job.start().ok());
-    for (std::uint64_t step = 10; step <= 30; step += 10) REQUIRE(said(job.save(step)) == "");
-    const Path oldest{"/ckpts/ckpt/s000000000010.g00000001.a01"};
-    const auto is_there = [&](const Path& path) {
-      const auto all = files.all_files();
-      return std::find(all.begin(), all.end(), path) != all.end();
-    };
-    bool failed = false;
-    files.broken = [&](const Path& path) {  // the first sync of the directory without COMMIT
-      if (failed || path != oldest || is_there(oldest / "COMMIT")) return 0;
-      failed = true;
-      return EIO;
-    };
-    CHECK(job.ranks[0].retain(2).failure().code == Code::io);
-    REQUIRE(failed);
-    REQUIRE(said(job.ranks[0].retain(2)) == "");
-    files.crash(rng);
-    CHECK_FALSE(is_there(oldest / "COMMIT"));
-  });
-}
-
 TEST_CASE("a rank's no abandons the save with its reason, and the next attempt has a new name", "[checkpoint]") {
   FaultyFiles files;
   TestJob job{files, 2, 1};
@@ -517,28 +439,6 @@ TEST_CASE("an attempt that was given up keeps its name, also where its directory
   REQUIRE(std::holds_alternative<Failure>(leader.perform(late)));
   files.arm({});
   CHECK(until_directory(next_one, next_one.start(Instant{})).ticket.id.attempt == late.ticket.id.attempt + 1);
-}
-
-TEST_CASE("what gets its COMMIT while old checkpoints are removed is no leftover any more", "[checkpoint]") {
-  FaultyFiles memory;
-  int lists_of_fences = -1000;
-  SaveTicket leftover;
-  ForwardingFiles files{memory, [&](const char* verb, const Path& path) -> Result<void> {
-                          const bool is_second = std::string_view{verb} == "list" && path == Path{"/ckpts/gens"} && ++lists_of_fences == 2;
-                          if (is_second)  // the first is before the look at all checkpoints, this one behind it
-                            (void)memory.write_durably(Path{"/ckpts/ckpt"} / to_string(leftover.id) / commit_file, as_bytes("yes"));
-                          return {};
-                        }};
-  TestJob job{files, 1, 1};
-  REQUIRE(job.start().ok());
-  leftover = job.ranks[0].begin_save(10).value();
-  REQUIRE_FALSE(job.ranks[0].write_part(leftover, job.held[0].fragments).refusal);
-  REQUIRE(said(job.save(20)) == "");
-  const auto before = memory.list(Path{"/ckpts/ckpt"} / to_string(leftover.id)).value();
-  lists_of_fences = 0;
-  REQUIRE(said(job.ranks[0].retain(2)) == "");
-  REQUIRE(lists_of_fences >= 2);
-  CHECK(memory.list(Path{"/ckpts/ckpt"} / to_string(leftover.id)).value().size() == before.size() + 1);
 }
 
 TEST_CASE("a leader that cannot look gives no checkpoint up: only damage is a reason", "[checkpoint]") {

@@ -42,7 +42,7 @@ PLANTED = [
     ("job.yaml", "restartPolicy: Never", "restartPolicy: Always", "a Job's pods have Never or OnFailure"),
     ("job.yaml", "podReplacementPolicy: Failed", "podReplacementPolicy: TerminatingOrFailed", "only with podReplacementPolicy Failed"),
     ("job.yaml", "[64, 66, 78, 126, 127]", "[66, 64, 78]", "have to be sorted"),
-    ("job.yaml", "[64, 66, 78, 126, 127]", "[64, 65]", "elrun has no exit code 65"),
+    ("job.yaml", "[64, 66, 78, 126, 127]", "[64, 65]", "elrun has no exit code 65 that a pod could end with"),
     ("job.yaml", "[64, 66, 78, 126, 127]", "[64, 170]", "after 170 starting again may help"),
     ("job.yaml", "type: DisruptionTarget\n            status: \"True\"\n      - action: FailJob", "type: Ready\n            status: \"False\"\n      - action: FailJob",
      "the first rule ignores DisruptionTarget"),

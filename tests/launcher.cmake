@@ -14,7 +14,7 @@ elrun_test(supervisor_test
   LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)
 elrun_test(supervise_parts_test
   SOURCES unit/coordinator_line_test.cpp unit/deadlines_test.cpp unit/departure_test.cpp unit/hang_watch_test.cpp unit/losses_test.cpp
-          unit/node_generation_test.cpp unit/node_workers_test.cpp unit/store_calls_test.cpp unit/worker_reports_test.cpp unit/worker_test.cpp
+          unit/node_generation_test.cpp unit/node_workers_test.cpp unit/store_calls_test.cpp unit/successor_wait_test.cpp unit/worker_reports_test.cpp unit/worker_test.cpp
   LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)
 elrun_test(cluster_test SOURCES unit/cluster_test.cpp LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)
 elrun_test(numa_test SOURCES unit/numa_test.cpp LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)

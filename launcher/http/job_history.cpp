@@ -252,6 +252,7 @@ void JobHistory::note_action(const Turn& turn, const Action& action) {
   if (const auto* spawn = std::get_if<Spawn>(&action)) {
     record_.workers.insert_or_assign(spawn->worker.value(), WorkerRecord{.rank = spawn->world.seat.base_rank + spawn->place});
     record_.worker_restarts[start_cause_.value_or(CauseLabel::other)] += start_cause_ ? 1 : 0;
+    if (turn.supervisor.phase() == Supervisor::Phase::joining) record_.ledger.stopped(turn.now);  // it brings successors along
   }
   if (const auto* release = std::get_if<Release>(&action)) record_.workers.erase(release->worker.value());
   const auto* send = std::get_if<Send>(&action);

@@ -24,8 +24,9 @@ enum class Wait : std::uint8_t {
   end_hung,       ///< Stacks of hung workers are being taken.
   leave,          ///< The job saves a checkpoint before this node leaves.
   tell_starting,  ///< All workers join the world. Then the coordinator is told who has not.
+  successors,     ///< Successors of dead workers are ready. Then the node joins the next world, with or without them.
 };
-constexpr std::size_t wait_kinds = 10;
+constexpr std::size_t wait_kinds = 11;
 
 /// The rules of each wait, in the order of `Wait`.
 struct WaitRule {
@@ -47,6 +48,7 @@ constexpr std::array<WaitRule, wait_kinds> wait_rules{{
     {.wait = Wait::end_hung},
     {.wait = Wait::leave},
     {.wait = Wait::tell_starting, .is_awaited = false},
+    {.wait = Wait::successors},
 }};
 
 /// At most one deadline for each kind of wait. Those of a single worker are the worker's (`Worker`), and those of hangs are

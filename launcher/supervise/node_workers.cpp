@@ -100,15 +100,31 @@ std::vector<GivenPlace> NodeWorkers::give_places(std::uint32_t places) {
     else if (w.take_place(its)) given.push_back({i, GivenPlace::Kind::welcome, its});
   }
   for (std::size_t i = 0; i < workers_.size(); ++i)
-    if (!has_place[i] && !workers_[i].lives()) given.push_back({i, GivenPlace::Kind::start_beside, workers_[i].place.value_or(0)});
+    if (!has_place[i] && !workers_[i].lives())
+      given.push_back({i, GivenPlace::Kind::start_beside, workers_[i].place.value_or(workers_[i].pending.place)});
   return given;
+}
+
+std::vector<GivenPlace> NodeWorkers::give_places_beside() const {
+  std::vector<GivenPlace> given;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& w = workers_[i];
+    if (!w.in_world() || !w.ending || !w.session.is_job || !w.session.can_stay) continue;
+    if (const int code = w.exit_code(); code == exit_code_configuration || code == exit_code_checkpoint_too_old) return {};
+    given.push_back({i, GivenPlace::Kind::start_beside, *w.place});
+  }
+  return given;
+}
+
+bool NodeWorkers::are_pending_ready() const {
+  return std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.life.is(Life::pending); });
 }
 
 Action NodeWorkers::start(const GivenPlace& given, const World& world, std::uint32_t node_restarts) {
   const bool beside = given.kind == GivenPlace::Kind::start_beside;
   const Membership membership{world.generation, Rank{world.seat.base_rank + given.place}, WorldSize{world.seat.world_size}};
   Worker& w = workers_[given.worker];
-  if (beside) w.start_beside(membership);
+  if (beside) w.start_beside(membership, given.place, world.restarts.generations);
   else w.start_in(membership, given.place);
   return Spawn{world, local_rank(given.worker), node_restarts, given.place, beside};
 }
@@ -134,6 +150,7 @@ Actions NodeWorkers::tell_it_is_early(std::size_t worker, const World& world, co
                             {Code::generation_over, Remedy::rejoin, "this process was started beside it, for the next one"}};
   Place place = place_in(worker, world);
   place.membership = *w.began_as;
+  place.restart_count = w.pending.restart_count;
   const ConnectionId to = *w.session.connection;
   Actions actions;
   add(actions, Answer{to, over});

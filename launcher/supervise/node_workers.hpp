@@ -83,6 +83,10 @@ class NodeWorkers {
   /// Of `places`. Workers that were to have one may have died since they were asked for.
   [[nodiscard]] std::vector<GivenPlace> give_places(std::uint32_t places);
   [[nodiscard]] Action start(const GivenPlace& given, const World& world, std::uint32_t node_restarts);
+  /// For successors of a Job's workers that have ended in the generation that is over. None where one ended with a code after which the job is not restarted.
+  [[nodiscard]] std::vector<GivenPlace> give_places_beside() const;
+  /// No pending worker is still starting.
+  [[nodiscard]] bool are_pending_ready() const;
   /// What a worker in the world is told of its place in it.
   [[nodiscard]] Place place_in(std::size_t worker, const World& world) const;
   /// Tells a pending worker that its generation is over, before it learns its place in it, so it can never act in that generation.

@@ -1,6 +1,7 @@
 #pragma once
 /// \file StopPlan: this node's workers are being stopped. Since when, and what follows. Pure.
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "launcher/supervise/events.hpp"
 #include "launcher/supervise/node_workers.hpp"
 #include "lib/base/planted.hpp"
+#include "rendezvous/messages.hpp"
 
 namespace elrun::inline v0::launcher {
 
@@ -18,6 +20,8 @@ struct AfterStop {
   bool rejoin = true;  ///< The next generation; else the node finishes.
   Finish finish;
   std::string asked_by{};  ///< The signal or the notice that asked for it; empty: none
+  /// The world that was revoked, with the counts and the cause that follow from that. Dead workers' successors can be started beside it at once. None: it ends for another reason.
+  std::optional<World> revoked{};
 };
 
 /// The first reason to finish stays. A reason to finish replaces one to join again.
@@ -29,6 +33,7 @@ class StopPlan {
   void replace(AfterStop after) { after_ = std::move(after); }
   [[nodiscard]] bool rejoins() const { return after_.rejoin; }
   [[nodiscard]] Instant since() const { return since_; }
+  [[nodiscard]] const std::optional<World>& revoked() const { return after_.revoked; }
   /// Only the good end of a job leaves alone what put itself into a session of its own.
   [[nodiscard]] bool ends_leftovers() const { return after_.rejoin || after_.finish.exit_code != 0; }
   /// Of `workers`, which are all stopped. It says what became of them, when a signal or a notice asked for that: then all have ended.

@@ -1,7 +1,7 @@
 // The life of a node: it joins, runs the workers of one generation, stops them when the generation is over, and joins
 // again, until a verdict, a signal or a deadline ends it.
 //
-//   joining --World--> running --Revoke--> stopping --all ended: Acknowledge, Join--> joining
+//   joining --World--> running --Revoke--> stopping --all ended: Join, at once or when successors are ready--> joining
 //                         `--Verdict, signal, coordinator away too long--> stopping --all ended--> finished
 //
 // A node acknowledges the end of a generation only when nothing can act for it any more: every process of it has ended, or
@@ -32,7 +32,8 @@ Supervisor::Supervisor(SupervisorOptions options)
     : options_{std::move(options)},
       generation_{options_.workers},
       workers_{options_.workers, options_.run, options_.node},
-      hangs_{options_.hang_timeout, options_.hang_sign} {}
+      hangs_{options_.hang_timeout, options_.hang_sign},
+      successors_{options_.timeouts.heartbeat_limit / 2} {}
 
 Actions Supervisor::on(const Event& event, Instant now) {
   const Instant last_event = std::exchange(now_, now);
@@ -118,7 +119,7 @@ void Supervisor::join() {
   join.options = options_.round;
   join.workers = generation_.places();
   join.last = generation_.last();
-  join.resuming = phase_ == Phase::running || phase_ == Phase::stopping;
+  join.resuming = phase_ == Phase::running || phase_ == Phase::stopping || deadlines_.is_set(Wait::successors);
   if (phase_ == Phase::running || (!join.resuming && generation_.last().number > 0)) {
     join.seat = generation_.world().seat;
     // After the end of the job this is left out: JobFinished follows, and the coordinator must read that before it decides
@@ -200,8 +201,9 @@ void Supervisor::on_message(const World& m) {
   phase_ = Phase::running;
   line_.serves(true);
   const World before = generation_.begin(m, now_);
-  for (const Wait wait : {Wait::join, Wait::look_again, Wait::broken_line}) deadlines_.clear(wait);
+  for (const Wait wait : {Wait::join, Wait::look_again, Wait::broken_line, Wait::successors}) deadlines_.clear(wait);
   calls_.begin_generation();
+  successors_.begin_generation();
   WorldSummary summary{.has_workers = options_.workers > 0,
                        .max_restarts = options_.round.max_restarts >= 0 ? options_.round.max_restarts : job_restarts,
                        .recovering = job_.recovery().so_far(now_)};
@@ -229,7 +231,10 @@ void Supervisor::on_message(const Revoke& m) {
   if (const EndCause cause = end_cause_of(m); cause != EndCause::growth && cause != EndCause::stale) job_.recovery().lost(now_);
   if (generation_.failed_here()) job_.count_restart();
   if (deadlines_.is_set(Wait::leave)) return leave(departure_.signal(), departure_.why());
-  stop({.rejoin = true}, std::nullopt, m.why);
+  World over = generation_.world();
+  over.cause = m.why.what;
+  if (is_failure(end_cause_of(m))) ++over.restarts.generations;
+  stop({.rejoin = true, .revoked = std::move(over)}, std::nullopt, m.why);
 }
 
 void Supervisor::on_message(const Resumed& m) {
@@ -322,6 +327,7 @@ void Supervisor::on_tick() {
     act(LookAgain{});
   }
   if (is_over(Wait::broken_line)) on_broken_line();
+  if (is_over(Wait::successors)) join_next();
   if (is_over(Wait::leave)) {
     say(Level::warning, "the job did not save a checkpoint in time: this node leaves without one");
     leave(departure_.signal(), departure_.why());

@@ -19,6 +19,7 @@
 #include "launcher/supervise/node_workers.hpp"
 #include "launcher/supervise/stop_plan.hpp"
 #include "launcher/supervise/store_calls.hpp"
+#include "launcher/supervise/successor_wait.hpp"
 #include "launcher/supervise/worker_reports.hpp"
 #include "lib/base/planted.hpp"
 #include "rendezvous/messages.hpp"
@@ -39,13 +40,13 @@ struct SupervisorOptions {
 
 /// Conducts the parts of a node. Each owns its state and decides its part: the generation and the job (`NodeGeneration`, `JobProgress`),
 /// the workers (`NodeWorkers`, `Worker`), the line to the coordinator and what is told on it (`CoordinatorLine`, worker_reports.hpp), store
-/// calls under way (`StoreCalls`), waits (`Deadlines`), hangs (`HangWatches`), and the end (`StopPlan`, `Departure`). Here are the phases,
+/// calls under way (`StoreCalls`), waits (`Deadlines`, `SuccessorWait`), hangs (`HangWatches`), and the end (`StopPlan`, `Departure`). Here are the phases,
 /// and what concerns several parts. It has more than 25 methods because each event, each message, and each wait that ends in more than
 /// a line has a handler of its own.
 class Supervisor {
  public:
   enum class Phase {
-    joining,   ///< No generation: it waits for a world.
+    joining,   ///< No generation: it waits for a world, or first for the successors that it brings along.
     running,   ///< Workers of a world run, or have ended and the coordinator was told.
     stopping,  ///< Workers are being ended; then it joins again, or finishes.
     finished,
@@ -125,6 +126,11 @@ class Supervisor {
 
   // Workers: their places, their start, and their end
   void start_workers(const World& before);
+  void start_worker(const GivenPlace& given, const World& world);
+  void bring_successors_along(const World& revoked);
+  void join_next();
+  /// Others of this node go on. Who coordinates takes those in that come later; an earlier version would leave them out for good.
+  [[nodiscard]] bool successors_can_come_later() const { return generation_.world().takes_more && any(workers_.all(), &Worker::runs); }
   void watch_starts();
   void welcome(std::size_t worker);
   void becomes_ready(std::size_t worker);
@@ -164,6 +170,7 @@ class Supervisor {
   HangWatches hangs_;
   Departure departure_;
   StopPlan stop_;
+  SuccessorWait successors_;
 };
 
 }  // namespace elrun::inline v0::launcher

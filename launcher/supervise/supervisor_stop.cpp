@@ -52,9 +52,15 @@ void Supervisor::stop_if_done() {
     return act(std::move(finish));
   }
   phase_ = Phase::joining;
-  // Places are asked for those that go on, those that are ready, and those that are started with the next world. The successors of
-  // others are started beside it: not where who coordinates does not know of such workers, and would leave them out for good.
-  generation_.want_places(workers_.places_wanted(generation_.world().takes_more && any(workers_.all(), &Worker::runs)));
+  if (stop_.revoked()) bring_successors_along(*stop_.revoked());
+  if (!deadlines_.is_set(Wait::successors)) join_next();
+}
+
+// Places are asked for those that go on, those that are ready, and those that are started with the next world. The successors of
+// others are started beside it.
+void Supervisor::join_next() {
+  deadlines_.clear(Wait::successors);
+  generation_.want_places(workers_.places_wanted(successors_can_come_later()));
   if (line_.is_up()) join();  // which says as well that no process of the old generation is left
 }
 
@@ -79,6 +85,7 @@ void Supervisor::hold_the_broken() {
 
 // There is no next generation for them.
 void Supervisor::dismiss_pending() {
+  deadlines_.clear(Wait::successors);
   for (const LocalRank worker : workers_.dismiss_pending()) {
     hangs_.forget_pending(worker);
     act(SignalGroup{worker, SIGKILL});

@@ -7,6 +7,8 @@
 // them. Such a pending worker starts with the environment of the worker that died. Its program runs until it needs its peers, which may
 // take a minute. Then this node asks for a generation in which it has a place. If it dies before that, its successor starts with the
 // next generation, which waits for it. So a program that fails at its start again and again uses up the restarts.
+//
+// Where starts are quick, pending workers are started before this node joins the next generation, and it joins with them (`SuccessorWait`).
 #include <algorithm>
 #include <csignal>
 #include <utility>
@@ -37,6 +39,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   if (phase_ == Phase::running && w.in_world() && e.ending.ok() && !job_.is_over() && w.owes_end()) return ends_early(i, e);
   w.ends(e, now_);
   hangs_.forget(e.worker);
+  successors_.ended(e.worker);
   if (!w.in_world()) return on_pending_ended(i);
   if (phase_ == Phase::joining) {  // one that was to stay: the next world gets a fresh one
     act(workers_.collect_at_once(i));
@@ -104,6 +107,7 @@ void Supervisor::on_pending_ended(std::size_t worker) {
     if (phase_ == Phase::running && !w.ending->ok()) generation_.fail_here(), tell_of_failure(worker);
   }
   if (phase_ == Phase::stopping) stop_if_done();
+  if (deadlines_.is_set(Wait::successors) && workers_.are_pending_ready()) join_next();
 }
 
 void Supervisor::tell_of_failure(std::size_t worker) {
@@ -120,9 +124,28 @@ void Supervisor::start_workers(const World& before) {
   for (const GivenPlace& given : workers_.give_places(generation_.places())) {
     const bool beside = given.kind == GivenPlace::Kind::start_beside;
     if (given.kind == GivenPlace::Kind::welcome) welcome(given.worker);
-    else act(workers_.start(given, beside ? over : generation_.world(), job_.node_restarts()));
-    if (beside) hangs_.starts_beside(local_rank(given.worker), now_);
+    else start_worker(given, beside ? over : generation_.world());
   }
+}
+
+void Supervisor::start_worker(const GivenPlace& given, const World& world) {
+  act(workers_.start(given, world, job_.node_restarts()));
+  successors_.starts(local_rank(given.worker), now_);
+  if (given.kind == GivenPlace::Kind::start_beside) hangs_.starts_beside(local_rank(given.worker), now_);
+}
+
+// The generation is over, and no process of it acts for it any more. Where a start takes little time, the dead workers' successors are started now, and the wait
+// is set: this node joins the next world when they are ready.
+void Supervisor::bring_successors_along(const World& revoked) {
+  if (!successors_can_come_later() || options_.round.max_restarts == 0) return;  // without restarts a failure ends the job
+  const std::vector<GivenPlace> given = workers_.give_places_beside();
+  const Duration wait = successors_.at_most(static_cast<std::uint32_t>(given.size()), generation_.world().seat.world_size);
+  if (wait == Duration{0}) return;
+  for (const GivenPlace& place : given) start_worker(place, revoked);
+  deadlines_.set(Wait::successors, now_ + wait);
+  say(Level::info, fmt::format("{} started again; this node joins the next generation with {}, or without after {}",
+                               given.size() == 1 ? "1 worker is" : fmt::format("{} workers are", given.size()),
+                               given.size() == 1 ? "it" : "them", for_people(wait)));
 }
 
 void Supervisor::watch_starts() {
@@ -145,7 +168,9 @@ void Supervisor::becomes_ready(std::size_t worker) {
   if (ELRUN_PLANTED(ready_is_forgotten) && phase_ != Phase::running) return;
   if (!workers_[worker].becomes_ready()) return;
   hangs_.forget_pending(local_rank(worker));
+  successors_.has_started(local_rank(worker), now_);
   act(offer_more(line_, view()));
+  if (deadlines_.is_set(Wait::successors) && workers_.are_pending_ready()) join_next();
 }
 
 // Its peers have not answered: some of them are not in the world yet. Later in a generation an all_gather is the program's own.
@@ -238,8 +263,10 @@ void Supervisor::on_worker_message(ConnectionId from, const StepDecided& m) {
     say(Level::info, fmt::format("recovered: step {} decided {} after the loss", m.step, for_people(*took)));
   hangs_.step_decided(workers_.all(), now_);
   workers_.have_joined();
+  successors_.has_started(local_rank(*worker), now_);
   act(tell_starting(line_, view()));
   if (!generation_.decide(m.step)) return;  // another worker of this node said so already
+  successors_.decided(m.step, now_);
   job_.step_decided({StepNumber{m.step}, m.steps, m.loss});
   act(Send{Progress{m.generation, m.step}});
 }
@@ -322,7 +349,9 @@ void Supervisor::on_worker_message(ConnectionId from, const StoreRequest& m) {
   if (auto refused = calls_.add(from, m)) return act(Answer{from, *std::move(refused)});
   if (line_.is_serving()) act(Send{StoreCall{from, m}});
   const bool joins = m.op == StoreOp::all_gather && phase_ == Phase::running && !std::exchange(workers_[*i].session.joined, true);
-  if (joins) act(tell_starting(line_, view()));
+  if (!joins) return;
+  successors_.has_started(local_rank(*i), now_);
+  act(tell_starting(line_, view()));
 }
 
 // It outlives generations, and so do the keys that it means: a call goes with the generation of the moment.

@@ -55,8 +55,9 @@ void Worker::start_in(const Membership& membership, std::uint32_t in_place) {
   life.enter(Life::running);
 }
 
-void Worker::start_beside(const Membership& membership) {
+void Worker::start_beside(const Membership& membership, std::uint32_t in_place, std::uint32_t restart_count) {
   *this = Worker{};
+  pending.place = in_place, pending.restart_count = restart_count;
   began_as = membership;
   session.is_job = true;  // as the one before was, also before it says so
   life.enter(Life::pending);

@@ -31,7 +31,7 @@ enum class Life : std::uint8_t {
   leaving,    ///< Its generation is over and it is to stay. It was told so, and has not acknowledged it yet.
   stayed,     ///< It has acknowledged that, and does nothing for the old generation any more.
   stopping,   ///< It was asked to end with its generation, or was to stay and was killed.
-  pending,    ///< It was started beside a generation, for the next one in which it can have a place.
+  pending,    ///< It was started beside a generation, or after one, for the next one in which it can have a place.
   ready,      ///< The same, and its program waits for the place.
   dismissed,  ///< It was pending, there is no next generation for it, and it was killed.
   ended,      ///< The process has ended, and is a zombie.
@@ -64,6 +64,8 @@ class WorkerLife {
 struct PendingWorker {
   bool is_next = false;              ///< Of a worker that has ended: its successor is started beside the next generation.
   bool says_ready = false;           ///< Its libelrun says when its program waits for a place; an earlier one only acknowledges.
+  std::uint32_t place = 0;           ///< In the generation beside which it was started: that of the worker before it
+  std::uint32_t restart_count = 0;   ///< As its environment says
   std::optional<Instant> kill_at{};  ///< It hangs at its start, and its stacks are being taken until then.
 };
 
@@ -123,7 +125,7 @@ struct Worker {
 
   /// A process is started for `place` in the world, or beside a generation. Nothing of the one before it is left.
   void start_in(const Membership& membership, std::uint32_t in_place);
-  void start_beside(const Membership& membership);
+  void start_beside(const Membership& membership, std::uint32_t in_place = 0, std::uint32_t restart_count = 0);
   /// It opened its session on `from`.
   void opens(ConnectionId from, const Hello& hello);
   /// A place in a new world. True: it can be told. Else it has lost its connection, was killed, and is lost in this generation.

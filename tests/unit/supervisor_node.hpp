@@ -28,9 +28,10 @@ inline World world(std::uint64_t number, std::uint32_t workers, std::uint32_t no
 
 class Node {
  public:
-  explicit Node(std::uint32_t workers = 2) : Node{workers, Duration{0}, HangSign::progress} {}
-  Node(std::uint32_t workers, Duration hang_timeout, HangSign sign)
-      : supervisor_{{.workers = workers,
+  explicit Node(std::uint32_t workers = 2, std::int32_t max_restarts = -1) : Node{workers, Duration{0}, HangSign::progress, max_restarts} {}
+  Node(std::uint32_t workers, Duration hang_timeout, HangSign sign, std::int32_t max_restarts = -1)
+      : supervisor_{{.round = {.max_restarts = max_restarts},
+                     .workers = workers,
                      .run = RunId{"job"},
                      .node = NodeId{"n"},
                      .hang_timeout = hang_timeout,

@@ -210,9 +210,14 @@ void Fingerprint::add(const launcher::RecoveryTime& recovery) {
 }
 
 void Fingerprint::add(const launcher::Supervisor& supervisor) {
-  const auto& [options, now, actions, phase, generation, job, workers, line, calls, deadlines, stall, hangs, departure, stop] =
+  const auto& [options, now, actions, phase, generation, job, workers, line, calls, deadlines, stall, hangs, departure, stop, successors] =
       supervisor;  // hangs are not looked for in this world
-  all(phase, generation, job, workers, line, calls, deadlines, stall, departure, stop);
+  all(phase, generation, job, workers, line, calls, deadlines, stall, departure, stop, successors);
+}
+
+void Fingerprint::add(const launcher::SuccessorWait& successors) {
+  const auto& [longest, progressed, highest, decided_at, newest_step, step_before, start, starting] = successors;
+  all(progressed, highest, decided_at, newest_step, step_before, start, starting);
 }
 
 // What happens is a set: in each channel with its place there, all else with its time alone. Timers that were replaced

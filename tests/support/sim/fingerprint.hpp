@@ -117,6 +117,7 @@ class Fingerprint {
   void add(const launcher::StoreCalls& store_calls);
   void add(const launcher::Departure& departure);
   void add(const launcher::StopPlan& stop);
+  void add(const launcher::SuccessorWait& successors);
   void add(const launcher::WorkerLife& life);
   void add(const launcher::NodeWorkers& workers);
   void add(const launcher::NodeGeneration& generation);

@@ -9,7 +9,7 @@
 #include "lib/base/failure.hpp"
 #include "tests/support/catch.hpp"
 
-using namespace elrun;
+namespace elrun::test::preempt_notice {
 using namespace elrun::launcher;
 using Found = NoticeLook::Found;
 using Kind = NoticeSource::Kind;
@@ -126,3 +126,5 @@ TEST_CASE("a place that cannot be looked at is told of once, and goes on to be l
   CHECK_FALSE(watch.on({Found::problem, "p"}, now += notice_problem_every).warning.empty());
   CHECK(watch.on({Found::notice, "TRUE"}, now).notice);
 }
+
+}  // namespace elrun::test::preempt_notice

@@ -138,7 +138,9 @@ struct WorkerFailed {
   WorkerDeath death;
   std::optional<std::uint32_t> rank{};  ///< In that generation. None: the node's first, and `local_rank` more
   bool before_session = false;          ///< It never opened a session: what it would have been, a Job or not, nobody was told.
-  bool before_return = false;  ///< Its program was still doing what it began in the generation before, of which it was a member, too.
+  /// Its program was still doing what it began in the generation before, of which it was a member, too. Or it was started after the failure of that generation,
+  /// joined this one with its node, and no step was decided since.
+  bool before_return = false;
 };
 /// EX_CONFIG: a Job program that ends so was told something that no restart changes.
 constexpr std::int32_t exit_code_configuration = 78;

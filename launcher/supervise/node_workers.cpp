@@ -86,7 +86,7 @@ std::string NodeWorkers::name(std::size_t worker) const {
 
 // --- the beginning of a generation ---
 
-std::vector<GivenPlace> NodeWorkers::give_places(std::uint32_t places) {
+std::vector<GivenPlace> NodeWorkers::give_places(std::uint32_t places, const Generation& before) {
   std::vector<bool> has_place = choose_places(workers_, places);
   std::vector<GivenPlace> given;
   std::uint32_t place = 0;
@@ -99,9 +99,12 @@ std::vector<GivenPlace> NodeWorkers::give_places(std::uint32_t places) {
     if (!w.lives()) given.push_back({i, GivenPlace::Kind::start, its});
     else if (w.take_place(its)) given.push_back({i, GivenPlace::Kind::welcome, its});
   }
-  for (std::size_t i = 0; i < workers_.size(); ++i)
-    if (!has_place[i] && !workers_[i].lives())
-      given.push_back({i, GivenPlace::Kind::start_beside, workers_[i].place.value_or(workers_[i].pending.place)});
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& w = workers_[i];
+    if (has_place[i] || w.lives()) continue;
+    const bool was_pending_beside_it = w.began_as && w.began_as->generation == before;
+    given.push_back({i, GivenPlace::Kind::start_beside, w.place.value_or(was_pending_beside_it ? w.pending.place : 0)});
+  }
   return given;
 }
 
@@ -323,7 +326,10 @@ bool NodeWorkers::can_save() const {
 }
 
 void NodeWorkers::have_joined() {
-  for (Worker& w : workers_) w.session.joined = w.session.joined || w.in_world();
+  for (Worker& w : workers_) {
+    w.session.joined = w.session.joined || w.in_world();
+    w.brought_along = false;
+  }
 }
 
 void NodeWorkers::job_is_over() {

@@ -81,7 +81,7 @@ class NodeWorkers {
   /// `none`: the job is over, and no worker starts.
   void begin(const Seat& seat, bool none) { base_rank_ = seat.base_rank, workers_.resize(none ? 0 : count_); }
   /// Of `places`. Workers that were to have one may have died since they were asked for.
-  [[nodiscard]] std::vector<GivenPlace> give_places(std::uint32_t places);
+  [[nodiscard]] std::vector<GivenPlace> give_places(std::uint32_t places, const Generation& before = {});
   [[nodiscard]] Action start(const GivenPlace& given, const World& world, std::uint32_t node_restarts);
   /// For successors of a Job's workers that have ended in the generation that is over. None where one ended with a code after which the job is not restarted.
   [[nodiscard]] std::vector<GivenPlace> give_places_beside() const;

@@ -241,6 +241,7 @@ void Supervisor::on_message(const Resumed& m) {
   if (phase_ != Phase::running || m.generation != generation_.last()) return;
   line_.serves(false);
   generation_.resume(m.coordinated_by);
+  if (m.fresh) successors_.begin_generation();  // this coordinator did not hear of its steps: a failure may use up the last restart
   // The coordinator hears of both nodes, and decides which of them is excluded.
   for (const PeerUnreachable& peer : generation_.lost_peers().unreachable()) act(Send{peer});
   if (generation_.lost_peers().any()) on_broken_line();  // it means to go on in spite of that

@@ -121,7 +121,7 @@ void Supervisor::tell_of_failure(std::size_t worker) {
 void Supervisor::start_workers(const World& before) {
   World over = before;
   over.restarts = generation_.world().restarts, over.cause = generation_.world().cause;
-  for (const GivenPlace& given : workers_.give_places(generation_.places())) {
+  for (const GivenPlace& given : workers_.give_places(generation_.places(), before.generation)) {
     const bool beside = given.kind == GivenPlace::Kind::start_beside;
     if (given.kind == GivenPlace::Kind::welcome) welcome(given.worker);
     else start_worker(given, beside ? over : generation_.world());
@@ -141,11 +141,14 @@ void Supervisor::bring_successors_along(const World& revoked) {
   const std::vector<GivenPlace> given = workers_.give_places_beside();
   const Duration wait = successors_.at_most(static_cast<std::uint32_t>(given.size()), generation_.world().seat.world_size);
   if (wait == Duration{0}) return;
-  for (const GivenPlace& place : given) start_worker(place, revoked);
+  for (const GivenPlace& place : given) {
+    start_worker(place, revoked);
+    workers_[place.worker].brought_along = true;
+  }
   deadlines_.set(Wait::successors, now_ + wait);
-  say(Level::info, fmt::format("{} started again; this node joins the next generation with {}, or without after {}",
-                               given.size() == 1 ? "1 worker is" : fmt::format("{} workers are", given.size()),
-                               given.size() == 1 ? "it" : "them", for_people(wait)));
+  say(Level::info, fmt::format("{} again; this node waits until {} ready, {} at most, and then joins the next generation",
+                               given.size() == 1 ? "1 worker is started" : fmt::format("{} workers are started", given.size()),
+                               given.size() == 1 ? "it is" : "they are", for_people(wait)));
 }
 
 void Supervisor::watch_starts() {

@@ -120,7 +120,7 @@ void Worker::ends(const WorkerEnded& e, Instant now) {
   ending = e.ending;
   failed_at = now - e.ago;
   death = e.death;
-  ended_away = returns.by && returns.from_before;
+  ended_away = brought_along || (returns.by && returns.from_before);
   returns.by.reset();  // its end is told instead
   if (!hung.empty() && !e.ending.ok()) death.evidence = fmt::format("it hung ({}), and elrun ended it", hung);
 }

@@ -451,6 +451,43 @@ TEST_CASE("the successor of a pending worker that died has the same environment"
   CHECK(std::get<Spawn>(node.actions.back()).place == 1);
 }
 
+TEST_CASE("nor has it a place that the world beside which it is started does not have", "[supervisor][pending]") {
+  Node node = running();
+  node.ended(3, {.signal = SIGKILL});
+  end(node, 1, {10, 11, 12});
+  node.hear(world(2, 3));  // worker 3 is pending, with the environment of rank 3 of 4
+  node.on(WorkerStarted{LocalRank{3}, 203});
+  node.ended(0, {.signal = SIGKILL});
+  CHECK(end(node, 2, {11, 12}) == Words{"release 0", "join last 2"});
+  node.ended(3, {.exit_code = 1});
+  unsigned spawned = 0;
+  node.hear(world(3, 2));
+  for (const Action& action : node.actions)
+    if (const auto* spawn = std::get_if<Spawn>(&action)) {
+      ++spawned;
+      CHECK(spawn->place < spawn->world.seat.world_size);
+    }
+  CHECK(spawned == 2);
+}
+
+TEST_CASE("a successor that was waited for and fails before the next step belongs to the failure before", "[supervisor][pending]") {
+  Node node = waiting_for_one();
+  node.tell(20, ReadyForPlace{generation(1)});
+  node.hear(world(2, 4));
+  const auto belongs = [&] {
+    node.ended(1, {.exit_code = 1});
+    for (const Action& action : node.actions)
+      if (const auto* send = std::get_if<Send>(&action))
+        if (const auto* failed = std::get_if<WorkerFailed>(&send->message)) return failed->before_return;
+    throw std::logic_error{"nothing was reported"};
+  };
+  SECTION("before it") { CHECK(belongs()); }
+  SECTION("not after it") {
+    node.tell(10, StepDecided{generation(2), 3});
+    CHECK_FALSE(belongs());
+  }
+}
+
 TEST_CASE("a worker that fails in its first step again holds nobody up", "[supervisor][pending]") {
   Node node = waiting_for_one();
   node.tell(20, ReadyForPlace{generation(1)});

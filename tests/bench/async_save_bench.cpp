@@ -5,8 +5,15 @@
 //   async_save_bench [MILLIONS]    elements of the model, 32 without arguments: 12 bytes each are saved
 //
 // The program starts itself under elrun, as one worker. The parts of one comparison run one after the other, on the same storage.
+//
+// Steps that compute also run beside a process that copies and writes as many bytes in each step and does nothing else, and beside a busy loop. The first is
+// the floor of what continuous saves cost on this machine. The second says whether the machine has a free core at all: virtual processors may share one.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +23,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -27,7 +35,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr unsigned steps = 25, slots = 4;
-constexpr unsigned rounds = 3;  // of the comparison of steps that compute
+constexpr unsigned rounds = 7;  // of the comparison of steps that compute
 
 /// What a step does, and how often the job saves.
 struct Work {
@@ -124,16 +132,56 @@ void compare(const std::string& self, std::uint64_t millions) {
              moves.every, none.all / async.all * 100, none.all / sync.all * 100);
 }
 
-// Continuous saves, beside the same steps without any, in turns: a core is free for `elrun ckptd` where there are two.
-void compare_computing(const std::string& self, std::uint64_t millions) {
-  for (unsigned round = 0; round < rounds; ++round) {
-    const elrun::test::TemporaryDirectory goes_on;
-    const Steps none = run(self, millions, "", "none", computes), async = run(self, millions, goes_on.path() + "/ck", "async", computes);
-    using Entries = std::filesystem::directory_iterator;
-    fmt::print(
-        "save: steps of {:.0f} ms that compute, with one asynchronous save after the other: {:.1f} % of the steps per second without saves ({} checkpoints)\n",
-        none.all / (steps - 2) * 1e3, none.all / async.all * 100, std::distance(Entries{goes_on.path() + "/ck/ckpt"}, Entries{}));
+/// Copies and writes `bytes` past the page cache at the begin of each period of `step` seconds, until it is killed. Without a path it is busy all the time.
+[[noreturn]] void disturb(std::size_t bytes, double step, const std::string& path) {
+  std::atomic<unsigned> turns{0};
+  while (path.empty()) ++turns;
+  constexpr std::size_t piece = 4u << 20, page = 4096;
+  bytes = bytes / piece * piece;
+  char* const from = static_cast<char*>(std::aligned_alloc(page, bytes));
+  char* const to = static_cast<char*>(std::aligned_alloc(page, bytes));
+  std::memset(from, 1, bytes);
+  for (auto next = Clock::now();; next += std::chrono::microseconds{static_cast<std::int64_t>(step * 1e6)}) {
+    std::this_thread::sleep_until(next);
+    std::memcpy(to, from, bytes);
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0666);
+    for (std::size_t at = 0; at < bytes; at += piece)
+      if (::pwrite(file, to + at, piece, static_cast<off_t>(at)) != static_cast<ssize_t>(piece)) std::abort();
+    ::fsync(file), ::close(file);
   }
+}
+
+/// Steps without saves, beside a process of this program that disturbs them.
+Steps run_beside(const std::string& self, std::uint64_t millions, double step, const std::string& path) {
+  const elrun::test::Job other{{.arguments = {"disturb", std::to_string(millions), fmt::format("{}", step), path}, .program = self}};
+  return run(self, millions, "", "none", computes);
+}
+
+/// Steps per second in each round, as parts of a hundred of those without saves in the same round.
+void print(const char* what, std::vector<double> percent) {
+  std::sort(percent.begin(), percent.end());
+  fmt::print("save: steps that compute, {}: {:.1f} % of the steps per second without saves, median of {} ({:.1f} to {:.1f})\n", what,
+             median(percent), percent.size(), percent.front(), percent.back());
+}
+
+// Continuous saves, beside the same steps without any, in turns.
+void compare_computing(const std::string& self, std::uint64_t millions) {
+  std::vector<double> async, beside_copies, beside_loop;
+  for (unsigned round = 0; round < rounds; ++round) {
+    const elrun::test::TemporaryDirectory goes_on, plain;
+    const Steps none = run(self, millions, "", "none", computes);
+    const double step = none.all / (steps - 2);
+    const auto percent = [&](const Steps& other) { return none.all / other.all * 100; };
+    async.push_back(percent(run(self, millions, goes_on.path() + "/ck", "async", computes)));
+    beside_copies.push_back(percent(run_beside(self, millions, step, plain.path() + "/file")));
+    beside_loop.push_back(percent(run_beside(self, millions, step, "")));
+    using Entries = std::filesystem::directory_iterator;
+    fmt::print("save: round {}: steps of {:.0f} ms, {} checkpoints in {} steps\n", round + 1, step * 1e3,
+               std::distance(Entries{goes_on.path() + "/ck/ckpt"}, Entries{}), steps);
+  }
+  print("one asynchronous save after the other", async);
+  print("without saves, beside a process that copies and writes as much", beside_copies);
+  print("without saves, beside a busy loop", beside_loop);
 }
 
 }  // namespace
@@ -145,6 +193,7 @@ int main(int argc, char** argv) {
     const Work work = std::string{argv[5]} == "computes" ? computes : moves;
     return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, elements, root, how == "async", work); });
   }
+  if (argc == 5 && std::string{argv[1]} == "disturb") disturb(12'000'000 * std::stoull(argv[2]), std::stod(argv[3]), argv[4]);
   const std::uint64_t millions = argc > 1 ? std::stoull(argv[1]) : 32;
   compare(argv[0], millions);
   compare_computing(argv[0], millions);

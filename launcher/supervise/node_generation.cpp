@@ -42,7 +42,7 @@ std::string describe_world(const NodeGeneration& generation, const WorldSummary&
   if (seat.nodes > 1 && news.has_workers)
     text += places == 1 ? fmt::format(", rank {} here", seat.base_rank)
                         : fmt::format(", ranks {}-{} here", seat.base_rank, seat.base_rank + places - 1);
-  if (news.staying > 0) text += fmt::format(", {} go on here in the same process", news.staying);
+  if (news.staying > 0) text += fmt::format(", {} {} on here in the same process", news.staying, news.staying == 1 ? "goes" : "go");
   if (news.ready > 0)
     text +=
         fmt::format(", {} that {} started meanwhile {}", news.ready, news.ready == 1 ? "was" : "were", news.ready == 1 ? "joins" : "join");

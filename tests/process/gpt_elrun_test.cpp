@@ -225,6 +225,24 @@ TEST_CASE("replicated state: the survivors of a kill keep their processes, and w
   });
 }
 
+TEST_CASE("where a step takes longer than a start, the others wait for the successor, and the world changes once", "[golden]") {
+  const Folder folder;
+  constexpr unsigned steps = 6;
+  const std::string state = undisturbed(folder, steps);
+  // Steps of 2 s, so that a start on a busy machine takes less.
+  const auto job = start_held_gpt({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", steps, {"--zero", "0", "--slot-ms", "500"}));
+  REQUIRE(until(*job, "step=2 "));
+  const auto workers = job->children_named("gpt");
+  REQUIRE(workers.size() == 2);
+  REQUIRE(::kill(workers[1], SIGKILL) == 0);
+  const Ended ended = finish(*job);
+  INFO(tail(ended.output));
+  CHECK(ended.code == 0);
+  CHECK(ended.state == state);
+  CHECK(ended.says("generation 2: 1 node, 2 workers, 1 goes on here in the same process, 1 that was started meanwhile joins"));
+  CHECK_FALSE(ended.says("generation 3: "));
+}
+
 TEST_CASE("state that every node has all of: a node's workers are killed, and nothing is done again", "[golden]") {
   const Folder folder;
   constexpr unsigned steps = 300;

@@ -61,7 +61,7 @@ TEST_CASE("the log names ranks, restarts, and workers that are started beside th
   (void)generation.begin(w, {});
   CHECK(
       describe_world(generation, {.staying = 1, .ready = 1, .max_restarts = 3, .recovering = 2s}) ==
-      "generation 3: 2 nodes, 4 workers, ranks 2-3 here, 1 go on here in the same process, 1 that was started meanwhile joins, started 2.0 s "
+      "generation 3: 2 nodes, 4 workers, ranks 2-3 here, 1 goes on here in the same process, 1 that was started meanwhile joins, started 2.0 s "
       "after the loss; 1 of 3 restarts used");
   generation.want_places(1);
   CHECK(

@@ -93,7 +93,7 @@ TEST_CASE("only the dead are started again, and the others do not wait for them"
   node.on(WorkerHungUp{10});
   CHECK(node.tell(11, acknowledgement(1)) == Words{"release 0", "join last 1"});
   CHECK(node.hear(world(2, 1)) == Words{"welcome 11", "spawn 0 beside"});
-  CHECK(node.said.find("1 go on here in the same process") != node.said.npos);
+  CHECK(node.said.find("1 goes on here in the same process") != node.said.npos);
 }
 
 TEST_CASE("who does not acknowledge in time is killed and started again", "[supervisor][stay]") {

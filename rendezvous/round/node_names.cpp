@@ -67,8 +67,9 @@ NodeNames::Resolved NodeNames::resolve(const NodeId& name, const NodeTable& node
   } else if (const NodeTable::Stream* const stream = nodes.stream_of(name)) {
     while (!claimants.empty()) {
       const Claimant& first = claimants.front();
-      // What was heard at once may have been said before this one was started.
-      const bool lives = stream->in_process || stream->heard > first.since + timeouts.heartbeat;
+      // What was heard earlier may have been said before this one was started: a message can be under way for seconds. Who lives says something in each heartbeat.
+      const Duration late = std::max(timeouts.heartbeat, timeouts.heartbeat_limit - timeouts.heartbeat);
+      const bool lives = stream->in_process || stream->heard > first.since + late;
       if (now < first.since + timeouts.heartbeat_limit || !lives) break;
       resolved.refused.push_back(first.stream);
       claimants.erase(claimants.begin());

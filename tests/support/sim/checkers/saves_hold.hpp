@@ -1,5 +1,6 @@
 #pragma once
 /// \file Saves that go on while workers train. What is acknowledged has its COMMIT, and no later start goes on from less. Under one fence acknowledged steps grow.
+/// A member of an earlier generation that was frozen, and thaws, may still go on from what was decided then: nobody hears of what it does.
 /// The sealed slot of a worker that is gone is written, and of one that was being filled the others hear. A slot does not change while it is written. Who is told that all is settled is told the truth. A node holds
 /// no more slots than its workers have, and as many again of workers before them. Where nothing goes wrong, no save fails.
 
@@ -29,12 +30,20 @@ struct SavesHold {
     if (!is_first && one.step < at->second)
       report.violate(name, fmt::format("under fence {} step {} is acknowledged after step {}", one.fence, one.step, at->second));
     at->second = std::max(at->second, one.step);
-    newest_ = std::max(newest_, std::pair{one.fence, one.step});
+    auto& newest = newest_[generation_];
+    newest = std::max(newest, std::pair{one.fence, one.step});
+  }
+  void on(const WorkerStarted& one, Report&) {
+    generations_[one.worker] = one.generation.number;
+    generation_ = std::max(generation_, one.generation.number);
   }
   void on(const WentOn& went, Report& report) {
-    if (!went.passes_over && went.step < newest_.second)
+    std::pair<std::uint64_t, std::uint64_t> newest{};
+    for (const auto& [generation, acknowledged] : newest_)
+      if (generation <= generations_.at(went.worker)) newest = std::max(newest, acknowledged);
+    if (!went.passes_over && went.step < newest.second)
       report.violate(name, fmt::format("worker#{} goes on from step {}, although step {} was acknowledged under fence {}",
-                                       went.worker.value(), went.step, newest_.second, newest_.first));
+                                       went.worker.value(), went.step, newest.second, newest.first));
   }
   void on(const SaveStarted& one, Report&) { started_.insert({one.writer, one.root, one.fence, one.step, one.rank}); }
   void on(const SealedSlotLeft& one, Report& report) {
@@ -63,8 +72,10 @@ struct SavesHold {
   }
 
  private:
-  std::map<std::uint64_t, std::uint64_t> steps_;  // the newest, by fence
-  std::pair<std::uint64_t, std::uint64_t> newest_{};
+  std::map<std::uint64_t, std::uint64_t> steps_;                             // the newest, by fence
+  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> newest_;  // fence and step, by the newest generation at that moment
+  std::map<ProcessId, std::uint64_t> generations_;                           // of each worker
+  std::uint64_t generation_ = 0;                                             // the newest
   using Part = std::tuple<ProcessId, std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t>;
   std::set<Part> started_, given_up_;
 };

@@ -8,8 +8,8 @@
 /// Both times are measured here, of the newest steps and the newest start. If the start takes longer this time, the node gives up at that bound. Then
 /// the failure has cost as much as one more step of the smaller world.
 ///
-/// It waits only after a generation in which a new step was decided. Without one the others would never get on beside a worker that fails in its first step
-/// again and again, and each such failure would use up a restart.
+/// It waits only after a generation in which a new step was decided. Else a worker that fails in its first step, again and again, would keep the others from
+/// deciding any step, and each failure would use up a restart.
 
 #include <algorithm>
 #include <cstdint>

@@ -115,10 +115,10 @@ struct Worker {
   EarlyEnd early{};
   PeerLoss peer_loss = PeerLoss::none;
   ReturnTime returns{};
-  bool brought_along =
-      false;  ///< It was started after the failure that ended the generation before, and joined with its node. No step was decided since.
-  bool ended_away =
-      false;  ///< It has ended before it was back from the generation before, or was brought along: this belongs to that generation's failure.
+  /// It was started after the failure that ended the generation before, and joined with its node. No step was decided since.
+  bool brought_along = false;
+  /// It has ended before it was back from the generation before, or was brought along. So its end belongs to the failure of that generation.
+  bool ended_away = false;
   bool ready_to_leave = false;
   bool signalled_to_end = false;  ///< elrun has sent it a signal that ends it.
   std::string hung;               ///< Why it counts as hung; empty: it does not.

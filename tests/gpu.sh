@@ -15,15 +15,16 @@ root=$(dirname "$here")
 folder=${GPU_FOLDER:-$root/build/gpu}
 results=${RESULTS:-$folder/results}
 
-# Each part: its limit in seconds (580 together), and what it is.
-parts=(facts answers rates kernels nccl ipc golden gpt bf16 torch sanitizer)
-declare -A limit=([facts]=10 [answers]=20 [rates]=20 [kernels]=30 [nccl]=60 [ipc]=15 [golden]=60 [gpt]=40 [bf16]=55 [torch]=100 [sanitizer]=170)
+# Each part: its limit in seconds (590 together), and what it is.
+parts=(facts answers rates kernels nccl ranks ipc golden gpt bf16 torch sanitizer)
+declare -A limit=([facts]=10 [answers]=20 [rates]=20 [kernels]=30 [nccl]=30 [ranks]=110 [ipc]=15 [golden]=60 [gpt]=40 [bf16]=55 [torch]=60 [sanitizer]=100)
 declare -A what=(
   [facts]="device, driver, versions"
   [answers]="known answers: device and host give the same bits"
   [rates]="copy rate and matrix rate"
   [kernels]="kernels beside the copy rate of the same run"
   [nccl]="NCCL: a world of one made and ended 100 times"
+  [ranks]="NCCL between two and three workers that share the device, each as a host of its own (NCCL_HOSTID): the host's state, also after SIGKILLs"
   [ipc]="memory shared by two processes of one device"
   [golden]="gpt comes to the host's state: zero 0 to 3, bf16 leaves, two workers of which one is killed (SIGKILL)"
   [gpt]="gpt with GPT-2's 124M shape, with the host's bits: tokens per second"
@@ -58,35 +59,81 @@ same() {
   wrong=1
 }
 
-# killed WORKERS STEPS WHAT ARGUMENTS...: a line, as `same` gives it. What was said is in $scratch/killed. A run that ends before its worker could
-# be killed is done again with twice the steps.
-killed() {
-  local agent pid steps=$2
-  while true; do
-    ELRUN_DEVICE=cuda:0 "$launcher" --standalone --nproc_per_node "$1" --no_python "$gpt" --data "$scratch/text" --layers 1 --channels 32 --heads 2 \
-      --context 32 --global-batch 8 --micro-batch 1 --seed 7 --steps "$steps" "${@:4}" >"$scratch/killed" 2>&1 &
-    agent=$!
-    until grep -q 'step=1 ' "$scratch/killed"; do kill -0 "$agent" 2>/dev/null || break; sleep 0.1; done
-    pid=$(pgrep -P "$agent" -f "$(basename "$gpt")" | tail -1) || true
+# training WORKERS STEPS ARGUMENTS...: the small model with workers that share the device, in place of this shell. What is said is in $scratch/training.
+training() {
+  export ELRUN_DEVICE=cuda:0
+  exec "$launcher" --standalone --nproc_per_node "$1" --no_python "${worker[@]}" "$gpt" --data "$scratch/text" --layers 1 --channels 32 --heads 2 \
+    --context 32 --global-batch 8 --micro-batch 1 --seed 7 --steps "$2" "${@:3}" >"$scratch/training" 2>&1
+}
+deaths() { grep -c 'ended by signal 9 (SIGKILL) in generation' "$scratch/training" || true; }
+
+# kill_workers KILLS WORKERS AGENT: a worker each time that all have taken a step together since the last death. Fails if the run ends first.
+kill_workers() {
+  local kills pid said=0
+  for ((kills = 0; kills < $1; ++kills)); do
+    until tail -n "+$((said + 1))" "$scratch/training" | grep -q "step=[0-9]* loss=.* world=$2 "; do kill -0 "$3" 2>/dev/null || return 1; sleep 0.1; done
+    pid=$(pgrep -P "$3" -f "$(basename "$gpt")" | shuf -n 1) || true
     if [[ -n $pid ]]; then kill -KILL "$pid" || true; fi
-    wait "$agent" || { tail -5 "$scratch/killed"; wrong=1; }
-    if grep -q 'ended by signal 9 (SIGKILL) in generation' "$scratch/killed"; then break; fi
-    if ((wrong || steps >= 32 * $2)); then echo "no worker was killed"; wrong=1; break; fi
+    until (($(deaths) > kills)); do kill -0 "$3" 2>/dev/null || return 1; sleep 0.1; done
+    said=$(wc -l <"$scratch/training")
+  done
+}
+
+# killed KILLS WORKERS STEPS WHAT ARGUMENTS...: a line, as `same` gives it. A run that ends before all could be killed is done again with twice the steps.
+killed() {
+  local agent steps=$3
+  while true; do
+    : >"$scratch/training"
+    training "$2" "$steps" "${@:5}" &
+    agent=$!
+    kill_workers "$1" "$2" "$agent" || true
+    wait "$agent" || { tail -5 "$scratch/training"; wrong=1; }
+    if (($(deaths) >= $1)); then break; fi
+    if ((wrong || steps >= 32 * $3)); then echo "no worker was killed"; wrong=1; break; fi
     steps=$((2 * steps))
   done
-  same "$3, $steps steps" "$(small_gpt cpu --steps "$steps" | state_of)" "$(state_of <"$scratch/killed")"
+  same "$4, $steps steps" "$(small_gpt cpu --steps "$steps" | state_of)" "$(state_of <"$scratch/training")"
 }
 
 golden() {
-  local wrong=0 host zero steps=1000
+  local wrong=0 host zero steps=1000 worker=()
   [[ -z ${FAKEGPU:-} ]] || steps=12
   host=$(small_gpt cpu | state_of)
   for zero in 0 1 2 3; do same "zero($zero)" "$host" "$(small_gpt cuda --zero "$zero" | state_of)"; done
   same "bf16 leaves" "$(small_gpt cpu --leaves bf16 | state_of)" "$(small_gpt cuda --leaves bf16 | state_of)"
-  # Workers share the device; one of them is killed after its first step.
-  killed 2 "$steps" "a worker killed"
-  killed 3 "$steps" "of three workers with mirrored shards one killed, from no checkpoint" --zero mirrored3
-  if grep -E 'was lost with|begins the job again' "$scratch/killed"; then wrong=1; fi
+  killed 1 2 "$steps" "a worker killed"
+  killed 1 3 "$steps" "of three workers with mirrored shards one killed, from no checkpoint" --zero mirrored3
+  if grep -E 'was lost with|begins the job again' "$scratch/training"; then wrong=1; fi
+  return "$wrong"
+}
+
+# by_nccl WHAT: the last training exchanged by NCCL.
+by_nccl() {
+  if grep -q 'what lies on devices is exchanged by NCCL' "$scratch/training"; then return; fi
+  echo "$1: WRONG: not by NCCL"
+  grep 'what lies on devices' "$scratch/training" || true
+  wrong=1
+}
+
+# NCCL refuses two ranks of one device and host. Each worker is a host of its own here, so it takes them, and they talk by sockets. Their kernels take turns
+# on the device, so an exchange takes milliseconds.
+ranks() {
+  local wrong=0 host how kills=5 worker=(sh -c 'NCCL_HOSTID=host$RANK exec "$@"' worker)
+  [[ -z ${FAKEGPU:-} ]] || kills=1
+  export NCCL_SOCKET_IFNAME=lo
+  host=$(small_gpt cpu | state_of)
+  for how in "2 --zero 0" "2 --zero 1" "2 --zero 2" "3 --zero 3" "2 --zero 3 --overlap on" "3 --zero mirrored1"; do
+    # shellcheck disable=SC2086  # the words of $how are arguments
+    set -- $how
+    (training "$1" 3 "${@:2}") || { tail -5 "$scratch/training"; wrong=1; }
+    same "$1 ranks, ${*:2}" "$host" "$(state_of <"$scratch/training")"
+    by_nccl "$how"
+  done
+  killed "$kills" 2 $((12 * kills)) "of two ranks one killed, $kills times" --zero mirrored3
+  by_nccl "two ranks"
+  killed "$kills" 3 $((6 * kills)) "of three ranks one killed, $kills times" --zero mirrored3
+  by_nccl "three ranks"
+  if grep -E 'was lost with|begins the job again' "$scratch/training"; then wrong=1; fi
   return "$wrong"
 }
 
@@ -123,6 +170,7 @@ run_part() {
   for _ in {1..40}; do cat "$here/gpu.sh"; done >"$scratch/text"
   case $1 in
     golden) golden ;;
+    ranks) ranks ;;
     gpt) large_gpt --micro-batch 1 --global-batch 8 --steps 6 ;;
     bf16) bf16 ;;
     torch)

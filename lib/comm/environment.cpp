@@ -38,4 +38,9 @@ std::string nccl_settings() {
   return text;
 }
 
+std::string host_for_nccl(std::string boot) {
+  const char* const by_user = std::getenv("NCCL_HOSTID");
+  return by_user == nullptr || *by_user == '\0' ? boot : "NCCL_HOSTID=" + std::string{by_user};
+}
+
 }  // namespace elrun::inline v0

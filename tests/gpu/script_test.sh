@@ -22,10 +22,10 @@ expect "$work/out" "SKIPPED: no device here"
 [[ ! -e $RESULTS ]] || wrong "without a device it left results"
 
 bash "$script" table >"$work/table"
-[[ $(grep -c 'not run' "$work/table") == 11 ]] || wrong "without results not all eleven parts are 'not run'"
+[[ $(grep -c 'not run' "$work/table") == 12 ]] || wrong "without results not all twelve parts are 'not run'"
 
-bash "$script" run facts rates kernels nccl ipc golden gpt bf16 torch sanitizer >"$work/out" || { cat "$work/out"; wrong "a part failed"; }
-for part in facts rates kernels nccl ipc golden gpt bf16 torch sanitizer; do expect "$RESULTS/$part.txt" "^ended: 0"; done
+bash "$script" run facts rates kernels nccl ranks ipc golden gpt bf16 torch sanitizer >"$work/out" || { cat "$work/out"; wrong "a part failed"; }
+for part in facts rates kernels nccl ranks ipc golden gpt bf16 torch sanitizer; do expect "$RESULTS/$part.txt" "^ended: 0"; done
 expect "$RESULTS/facts.txt" "fake device, compute capability 9.0"
 expect "$RESULTS/rates.txt" "^copy rate"
 for kernel in "adamw with bf16 copy: 30 bytes" "canonical reduce of 4 fp32, with squares: 20 bytes" "to bf16: 6 bytes"; do
@@ -36,6 +36,10 @@ expect "$RESULTS/nccl.txt" "0.0 MiB less is free"
 for line in "zero(0): state" "zero(3): state" "bf16 leaves: state" "a worker killed, [0-9]* steps: state" \
   "of three workers with mirrored shards one killed, from no checkpoint, [0-9]* steps: state"; do
   expect "$RESULTS/golden.txt" "^$line [0-9a-f]\{16\}, as expected"
+done
+for line in "2 ranks, --zero 0: state" "3 ranks, --zero 3: state" "3 ranks, --zero mirrored1: state" "of two ranks one killed, 1 times, [0-9]* steps: state" \
+  "of three ranks one killed, 1 times, [0-9]* steps: state"; do
+  expect "$RESULTS/ranks.txt" "^$line [0-9a-f]\{16\}, as expected"
 done
 expect "$RESULTS/bf16.txt" "^bf16, zero(3): state [0-9a-f]\{16\}, as expected"
 expect "$RESULTS/torch.txt" "not run: PyTorch knows no fake devices"

@@ -19,21 +19,21 @@ PairFacts with(auto change) {
   return facts;
 }
 
-/// Sets ELRUN_TRANSPORT, and puts back what was there.
+/// Sets a variable of the environment, and puts back what was there.
 class Variable {
  public:
-  explicit Variable(const char* value) {
+  explicit Variable(const char* value, const char* name = "ELRUN_TRANSPORT") : name_{name} {
     if (const char* const found = std::getenv(name)) before_ = found;
     if (value != nullptr) ::setenv(name, value, 1);
     else ::unsetenv(name);
   }
   ~Variable() {
-    if (before_) ::setenv(name, before_->c_str(), 1);
-    else ::unsetenv(name);
+    if (before_) ::setenv(name_, before_->c_str(), 1);
+    else ::unsetenv(name_);
   }
 
  private:
-  static constexpr const char* name = "ELRUN_TRANSPORT";
+  const char* name_;
   std::optional<std::string> before_;
 };
 
@@ -111,4 +111,16 @@ TEST_CASE("the program's transport wins over ELRUN_TRANSPORT", "[choose]") {
   CHECK(chosen("shm", Transport::tcp).value() == Transport::tcp);
   CHECK(chosen("nonsense", Transport::tcp).value() == Transport::tcp);
   CHECK(chosen("nonsense", Transport::automatic).failure().code == Code::invalid_argument);
+}
+
+TEST_CASE("NCCL_HOSTID says which ranks are on one host for NCCL, as it does to NCCL itself", "[choose]") {
+  const auto host = [](const char* by_user, const char* boot) {
+    const Variable set{by_user, "NCCL_HOSTID"};
+    return host_for_nccl(boot);
+  };
+  CHECK(host(nullptr, "boot a") == "boot a");
+  CHECK(host("", "boot a") == "boot a");
+  CHECK(host("host 1", "boot a") != host("host 2", "boot a"));  // cloned machines have one boot id
+  CHECK(host("host 1", "boot a") == host("host 1", "boot b"));
+  CHECK(host("boot a", "boot b") != host(nullptr, "boot a"));
 }

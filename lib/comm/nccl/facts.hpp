@@ -23,7 +23,7 @@ using NcclId = std::array<std::byte, 128>;
 struct NcclFacts {
   std::string problem{};  ///< Why this rank cannot take part; empty: it can.
   NcclVersion version{};
-  std::string host{};    ///< The same for all processes of one kernel, and for no others.
+  std::string host{};    ///< The same for all processes of one kernel, and for no others, unless the user's NCCL_HOSTID says otherwise.
   std::string device{};  ///< The device's PCI address there.
   bool has_id = false;
   NcclId id{};  ///< Of a rank where others are to find each other (`nccl_roots`).

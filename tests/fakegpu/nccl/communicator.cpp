@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "tests/fakegpu/nccl/settings.hpp"
@@ -119,6 +121,9 @@ void Communicator::join() {
   in_count_.resize(static_cast<std::size_t>(ranks_));
   RankWords& mine = world_->rank(rank_);
   (void)cudaDeviceGetPCIBusId(mine.device, sizeof mine.device, device_);
+  // The real one compares devices of one host alone, and this variable says which host that is.
+  if (const char* host = std::getenv("NCCL_HOSTID"); host != nullptr)
+    std::strncat(mine.device, (std::string{"@"} + host).c_str(), sizeof mine.device - std::strlen(mine.device) - 1);
   if (mine.joined.exchange(1) != 0) {
     fakegpu::report("NCCL: two come as rank " + std::to_string(rank_) + " of one communicator");
     error_ = ncclInvalidUsage;

@@ -17,7 +17,7 @@ results=${RESULTS:-$folder/results}
 
 # Each part: its limit in seconds (590 together), and what it is.
 parts=(facts answers rates kernels nccl ranks ipc golden gpt bf16 torch sanitizer)
-declare -A limit=([facts]=10 [answers]=20 [rates]=20 [kernels]=30 [nccl]=30 [ranks]=110 [ipc]=15 [golden]=60 [gpt]=40 [bf16]=55 [torch]=60 [sanitizer]=100)
+declare -A limit=([facts]=10 [answers]=20 [rates]=20 [kernels]=30 [nccl]=30 [ranks]=110 [ipc]=15 [golden]=60 [gpt]=40 [bf16]=55 [torch]=80 [sanitizer]=120)
 declare -A what=(
   [facts]="device, driver, versions"
   [answers]="known answers: device and host give the same bits"

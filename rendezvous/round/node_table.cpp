@@ -1,5 +1,7 @@
 #include "rendezvous/round/node_table.hpp"
 
+#include "lib/base/assert.hpp"
+
 namespace elrun::inline v0 {
 
 void NodeTable::open(StreamNumber number, bool in_process, Duration heartbeat_limit, Instant now) {
@@ -10,6 +12,7 @@ void NodeTable::open(StreamNumber number, bool in_process, Duration heartbeat_li
 
 void NodeTable::close(StreamNumber number) {
   const auto stream = streams_.find(number);
+  ELRUN_ASSERT(stream != streams_.end());
   silences_.erase({stream->second.look_again, number});
   streams_.erase(stream);
 }

@@ -32,7 +32,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   };
   if (ended_.has_ended(join.who)) {
     actions_.emplace_back(CloseStream{stream});
-    return nodes_.close(stream);
+    return on(StreamBroken{stream}, now);  // it may be the stream of a node that is still here
   }
   if (names_.is_replaced(join.who)) return refuse_replaced();
   Node* const known = nodes_.find(id);

@@ -52,6 +52,17 @@ TEST_CASE("the end of a killed agent's stream may be lost on the way: it is wait
   CHECK_FALSE(bench.open.contains(bench.b));
 }
 
+TEST_CASE("a Join that a killed agent sent again is the end of its stream, and its node is lost once", "[round]") {
+  Pair bench;
+  bench.feed(FromGuard{ended(bench, "b")});
+  bench.say(bench.b, bench.a_join("b"));
+  CHECK_FALSE(bench.open.contains(bench.b));
+  CHECK(bench.count<Revoke>(bench.a) == 1);
+  CHECK(bench.last<Revoke>(bench.a)->why.what == "node b is lost: its agent was killed, as its guard says");
+  bench.pass(10s);
+  CHECK(bench.count<Revoke>(bench.a) == 1);
+}
+
 TEST_CASE("a guard is believed of its own agent alone", "[round]") {
   Pair bench;
   SECTION("not by who does not know the agent's number") { bench.feed(FromGuard{ended(bench, "b", 2)}); }

@@ -51,8 +51,9 @@ add_test(NAME sim_regressions COMMAND elrun_sim --regressions ${CMAKE_CURRENT_SO
 add_test(NAME sim_planted COMMAND elrun_sim --planted all --nodes 5)
 add_test(NAME sim_scale COMMAND elrun_sim --scale 1000)
 add_test(NAME sim_cut_seeds COMMAND elrun_sim --cut --seeds 200 --nodes 5)
+add_test(NAME sim_cut_regressions COMMAND elrun_sim --cut --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/cut_regressions.txt)
 add_test(NAME sim_cut_planted COMMAND elrun_sim --cut --planted all --seeds 200 --nodes 5)
-set_tests_properties(sim_seeds sim_regressions sim_planted sim_scale sim_cut_seeds sim_cut_planted PROPERTIES LABELS simulation TIMEOUT 300)
+set_tests_properties(sim_seeds sim_regressions sim_planted sim_scale sim_cut_seeds sim_cut_regressions sim_cut_planted PROPERTIES LABELS simulation TIMEOUT 300)
 if(NOT ELRUN_SANITIZE)  # half a minute of two processors as it is; the seeds go the same ways
   add_test(NAME sim_exhaustive COMMAND elrun_sim --exhaustive --states 50000)  # three of the five searches are whole; all are with run.sh --full
   # Workers that run the product's Job. The long ones are `elrun_sim --job --seeds 20000 --nodes 5` and `elrun_sim --job --exhaustive`.

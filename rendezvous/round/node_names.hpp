@@ -42,7 +42,7 @@ class NodeNames {
   [[nodiscard]] bool is_replaced(const Incarnation& who) const;
   /// The process is refused from now on.
   void replace(const Incarnation& who);
-  /// A member of the running generation is lost. If another process joins under its name, this one is replaced.
+  /// A node is lost, whether it had a place in the world or not. If another process joins under its name, this one is replaced.
   void lose(const Incarnation& who, StreamNumber newest);
   /// This process has the name from now on.
   void take_over(const Incarnation& who);
@@ -76,7 +76,7 @@ class NodeNames {
     StreamNumber newest{};
   };
   std::map<NodeId, std::set<std::uint64_t>> replaced_;
-  std::map<NodeId, Former> former_;                    // lost members, until another incarnation joins under the name
+  std::map<NodeId, Former> former_;                    // lost nodes, until another incarnation joins under the name
   std::map<NodeId, std::vector<Claimant>> claimants_;  // the earliest first; none is empty
 };
 

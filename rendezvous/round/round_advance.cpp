@@ -86,11 +86,11 @@ void Round::lose(const NodeId& id, const std::string& why, Instant now) {
   remove(id, true, now);
   if (verdict_.is_given()) return;
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why), !member);
+  names_.lose(who, newest);
   if (!member) return;
   current_.state.lost(id, why);
   current_.start_watch.remove(id);
   excuse(id);
-  names_.lose(who, newest);
   if (generation().runs() && !done)  // whoever has done its part may go
     revoke(EndCause::loss,
            {Code::peer_lost, Remedy::rejoin, fmt::format("node {} is lost: {}", id.value(), why), {}, {}, generation().id(), id.value()},

@@ -172,6 +172,17 @@ TEST_CASE("a name is free when the node that had it leaves", "[round]") {
   CHECK(bench.world(b) == "a b");
 }
 
+TEST_CASE("a spare that was lost is refused once another process has joined under its name", "[round]") {
+  Pair bench;  // a world that is full
+  bench.break_stream(bench.join("c"));
+  bench.pass(Timeouts{}.reconnect_grace);
+  bench.break_stream(bench.join("c", 2));
+  bench.pass(Timeouts{}.reconnect_grace);
+  const auto again = bench.join("c");
+  CHECK(bench.last<Refused>(again)->failure.code == Code::already_exists);
+  CHECK_FALSE(bench.open.contains(again));
+}
+
 TEST_CASE("a process that joins under the name of a live node does not replace it, and learns nothing of the generation", "[round]") {
   Pair bench;
   const auto claimant = bench.join("b", 2);

@@ -89,7 +89,7 @@ killed() {
     kill_workers "$1" "$2" "$agent" || true
     wait "$agent" || { tail -5 "$scratch/training"; wrong=1; }
     if (($(deaths) >= $1)); then break; fi
-    if ((wrong || steps >= 32 * $3)); then echo "no worker was killed"; wrong=1; break; fi
+    if ((wrong || steps >= 32 * $3)); then echo "not all were killed"; wrong=1; break; fi
     steps=$((2 * steps))
   done
   same "$4, $steps steps" "$(small_gpt cpu --steps "$steps" | state_of)" "$(state_of <"$scratch/training")"

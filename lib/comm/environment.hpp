@@ -19,7 +19,7 @@ namespace elrun::inline v0 {
 /// whose name says that it holds a secret is named without its value; the text is bounded.
 [[nodiscard]] std::string nccl_settings();
 
-/// Processes with the same text are on one host for NCCL: NCCL_HOSTID, by which users correct it (machines that were cloned with their boot id, say), or else `boot`.
+/// What NCCL takes for this process's host: the user's NCCL_HOSTID, or else `boot`. Machines that were cloned with their boot id need the variable.
 [[nodiscard]] std::string host_for_nccl(std::string boot);
 
 }  // namespace elrun::inline v0

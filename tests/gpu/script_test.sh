@@ -61,7 +61,7 @@ code=0
 FAKEGPU=$work/wrong bash "$script" run golden >"$work/out" || code=$?
 [[ $code == 1 ]] || wrong "with wrong states it ended with $code"
 expect "$work/out" "^zero(3): WRONG: state 'bbbbbbbbbbbbbbbb', expected 'aaaaaaaaaaaaaaaa'"
-expect "$work/out" "^no worker was killed"
+expect "$work/out" "^not all were killed"
 
 sed -i '/^ended/d' "$RESULTS/ipc.txt"  # as a call leaves it that is cut
 bash "$script" table >"$work/table"

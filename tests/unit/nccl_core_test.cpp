@@ -108,6 +108,7 @@ TEST_CASE("a world that cannot make a communicator is told which rank is the rea
   SECTION("two share a device, which a later version decides by itself") {
     all[2].device = all[1].device;
     CHECK_THAT(why().what, Catch::Contains("ranks 1 and 2 use one device (0000:01:00.0)"));
+    CHECK_THAT(why().what, Catch::Contains("NCCL_HOSTID"));
     for (NcclFacts& each : all) each.version = nccl_shares_devices;
     CHECK(agree_on_nccl(all).ok());
   }

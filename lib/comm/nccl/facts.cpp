@@ -70,10 +70,13 @@ std::optional<Failure> keeps_from_nccl(std::span<const NcclFacts> facts) {
                                 rank, to_string(each.version)));
     const auto [first, alone] = devices.try_emplace({each.host, each.device}, rank);
     if (!alone && each.version < nccl_shares_devices)
-      return failed(Code::refused, Remedy::fix_config, rank,
-                    fmt::format("ranks {} and {} use one device ({}), which NCCL {} refuses: give each worker a device of its own "
-                                "(--nproc_per_node no larger than the number of devices, or another ELRUN_DEVICE)",
-                                first->second, rank, each.device, to_string(each.version)));
+      return failed(
+          Code::refused, Remedy::fix_config, rank,
+          fmt::format(
+              "ranks {} and {} use one device ({}), which NCCL {} refuses: give each worker a device of its own "
+              "(--nproc_per_node no larger than the number of devices, or another ELRUN_DEVICE); if they are on different machines, "
+              "NCCL_HOSTID has to differ there",
+              first->second, rank, each.device, to_string(each.version)));
   }
   return std::nullopt;
 }

@@ -6,13 +6,13 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "launcher/options/environment.hpp"
+#include "launcher/process/children.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -20,24 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t processes_max = 65536;
-
-/// A kernel without the lists of children: by each process's parent, the second word after the name in brackets.
-std::vector<pid_t> children_by_parent(pid_t parent) {
-  std::vector<pid_t> found;
-  std::error_code error;
-  for (fs::directory_iterator at{"/proc", error}, end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file{at->path() / "stat"};
-    const std::string text{std::istreambuf_iterator<char>{file}, {}};
-    const auto bracket = text.rfind(')');
-    if (bracket == std::string::npos) continue;
-    char state = 0;
-    int of = 0;
-    if (std::sscanf(text.c_str() + bracket + 1, " %c %d", &state, &of) == 2 && of == parent) found.push_back(std::stoi(name));
-  }
-  return found;
-}
 
 /// The worker that this process is, or that one of its ancestors is.
 std::optional<std::uint32_t> local_rank_in(pid_t pid) {
@@ -77,18 +59,6 @@ void add_listening(const std::string& table, std::uint16_t port, std::set<std::s
 }
 
 }  // namespace
-
-std::vector<pid_t> children_of(pid_t pid) {
-  std::vector<pid_t> found;
-  std::error_code error;
-  bool is_listed = false;
-  for (fs::directory_iterator at{fmt::format("/proc/{}/task", pid), error}, end; !error && at != end; at.increment(error)) {
-    std::ifstream file{at->path() / "children"};
-    is_listed |= file.is_open();
-    for (pid_t child = 0; file >> child;) found.push_back(child);
-  }
-  return is_listed || !fs::exists(fmt::format("/proc/{}", pid), error) ? found : children_by_parent(pid);
-}
 
 std::vector<pid_t> processes_below(pid_t pid) {
   std::vector<pid_t> all = children_of(pid);

@@ -18,8 +18,6 @@ struct WorkerProcess {
   std::uint32_t local_rank = 0;
 };
 
-/// The living children of a process; none where there is no /proc.
-[[nodiscard]] std::vector<pid_t> children_of(pid_t pid);
 /// What is below a process, parents first, without itself.
 [[nodiscard]] std::vector<pid_t> processes_below(pid_t pid);
 /// As torchrun and elrun start them. Those that have ended are not among them.

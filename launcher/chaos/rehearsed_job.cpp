@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "launcher/options/environment.hpp"
+#include "launcher/process/children.hpp"
 #include "launcher/process/machine.hpp"
 #include "lib/base/failure.hpp"
 
@@ -170,7 +171,7 @@ void RehearsedJob::end_all(Orphans& orphans) {
   (void)orphans.end(end_limit, is_guard);
   const auto guards_left = [&] {
     bool any = false;
-    for (const pid_t pid : child_processes())
+    for (const pid_t pid : children_of(::getpid()))
       if (pid != guard_.pid() && is_guard(pid) && ::waitpid(pid, nullptr, WNOHANG) == 0) any = true;
     return any;
   };

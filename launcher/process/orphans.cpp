@@ -8,60 +8,19 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <thread>
 
 #include "launcher/options/environment.hpp"
+#include "launcher/process/children.hpp"
 
 namespace elrun::inline v0::launcher {
-namespace {
-
-namespace fs = std::filesystem;
-
-// Kernels without the lists of children: by each process's parent, the second word after the name in brackets.
-std::vector<pid_t> children_by_parent() {
-  std::vector<pid_t> found;
-  std::error_code error;
-  for (fs::directory_iterator at{"/proc", error}, end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename();
-    if (name.find_first_not_of("0123456789") != name.npos) continue;
-    std::ifstream file{at->path() / "stat"};
-    const std::string text{std::istreambuf_iterator<char>{file}, {}};
-    const auto bracket = text.rfind(')');
-    if (bracket == text.npos) continue;
-    char state = 0;
-    long parent = 0;
-    if (std::sscanf(text.c_str() + bracket + 1, " %c %ld", &state, &parent) == 2 && parent == ::getpid()) found.push_back(std::stoi(name));
-  }
-  return found;
-}
-
-}  // namespace
-
-std::vector<pid_t> child_processes() {
-  std::vector<pid_t> found;
-  std::error_code error;
-  bool listed = false;
-  for (fs::directory_iterator at{"/proc/self/task", error}, end; !error && at != end; at.increment(error)) {
-    std::ifstream file{at->path() / "children"};
-    listed |= file.is_open();
-    for (pid_t pid = 0; file >> pid;) found.push_back(pid);
-  }
-  return listed ? found : children_by_parent();
-}
 
 void kill_descendants(pid_t pid) {
-  std::error_code error;
-  for (fs::directory_iterator at{"/proc/" + std::to_string(pid) + "/task", error}, end; !error && at != end; at.increment(error)) {
-    std::ifstream file{at->path() / "children"};
-    for (pid_t child = 0; file >> child;) {
-      kill_descendants(child);  // first: then they are orphans
-      ::kill(child, SIGKILL);
-    }
+  for (const pid_t child : children_of(pid)) {
+    kill_descendants(child);  // first: then they are orphans
+    ::kill(child, SIGKILL);
   }
 }
 
@@ -79,7 +38,7 @@ std::optional<LocalRank> local_rank_of(pid_t pid) {
 Orphans::Orphans(boost::asio::io_context& loop, const Clock& clock, std::function<bool(pid_t)> is_known)
     : clock_{clock}, is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // refused by no kernel that elrun runs on; without it they go to process 1
-  for (const pid_t pid : child_processes())
+  for (const pid_t pid : children_of(::getpid()))
     if (!is_known_(pid)) others_.insert(pid);
   wait_for_endings();
 }
@@ -94,7 +53,7 @@ void Orphans::wait_for_endings() {
 
 // Several endings may be one signal, so it looks at all.
 void Orphans::collect() {
-  for (const pid_t pid : child_processes())
+  for (const pid_t pid : children_of(::getpid()))
     if (!is_known_(pid) && ::waitpid(pid, nullptr, WNOHANG) == pid) others_.erase(pid);
 }
 
@@ -103,7 +62,7 @@ Orphans::Ended Orphans::end(Duration limit, const std::function<bool(pid_t)>& is
   const Instant until = clock_.now() + limit;
   std::set<pid_t> killed;
   while (true) {
-    std::vector<pid_t> found = child_processes();
+    std::vector<pid_t> found = children_of(::getpid());
     found.erase(
         std::remove_if(found.begin(), found.end(), [&](pid_t pid) { return is_known_(pid) || others_.contains(pid) || is_spared(pid); }),
         found.end());

@@ -51,7 +51,4 @@ class Orphans {
 /// Kills all that this process started and they started, which is not this process's child, or is ending.
 void kill_descendants(pid_t pid);
 
-/// The living and the unread dead among this process's children, by /proc; none where there is no /proc.
-[[nodiscard]] std::vector<pid_t> child_processes();
-
 }  // namespace elrun::inline v0::launcher

@@ -46,10 +46,9 @@ class ChaosFolder {
     for (int look = 0; look < 200; ++look) {
       left.clear();
       for (const auto& entry : fs::directory_iterator{"/proc"}) {
-        if (entry.path().filename().string().find_first_not_of("0123456789") != std::string::npos) continue;
-        std::ifstream file{entry.path() / "cmdline", std::ios::binary};
-        const std::string words{std::istreambuf_iterator<char>{file}, {}};
-        if (words.find(work()) != std::string::npos) left.push_back(entry.path().filename());
+        const std::string pid = entry.path().filename();
+        if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+        if (text_of_process(pid, "cmdline").find(work()) != std::string::npos) left.push_back(pid);
       }
       for (const auto& entry : fs::directory_iterator{runtime()}) left.push_back(entry.path());
       if (left.empty()) break;

@@ -39,8 +39,7 @@ constexpr Wait agent_ends_within{60000};
 
 // Alive: neither a zombie nor gone.
 bool is_alive(pid_t pid) {
-  std::ifstream file{"/proc/" + std::to_string(pid) + "/stat"};
-  const std::string text{std::istreambuf_iterator<char>{file}, {}};
+  const std::string text = text_of_process(std::to_string(pid), "stat");
   const auto bracket = text.rfind(')');
   return bracket != text.npos && bracket + 2 < text.size() && text[bracket + 2] != 'Z' && text[bracket + 2] != 'X';
 }
@@ -52,9 +51,7 @@ std::vector<pid_t> processes_with(const std::string& mark) {
   for (fs::directory_iterator at{"/proc", error}, end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
     if (name.find_first_not_of("0123456789") != name.npos) continue;
-    std::ifstream file{at->path() / "environ", std::ios::binary};
-    const std::string text{std::istreambuf_iterator<char>{file}, {}};
-    if (text.find(mark) != text.npos && is_alive(std::stoi(name))) found.push_back(std::stoi(name));
+    if (text_of_process(name, "environ").find(mark) != std::string::npos && is_alive(std::stoi(name))) found.push_back(std::stoi(name));
   }
   return found;
 }

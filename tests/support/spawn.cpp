@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -177,6 +178,13 @@ std::vector<pid_t> Job::children_named(const std::string& name) const {
   }
   std::sort(named.begin(), named.end());
   return named;
+}
+
+std::string text_of_process(const std::string& pid, const std::string& file) {
+  std::ifstream in{"/proc/" + pid + "/" + file, std::ios::binary};
+  std::ostringstream text;
+  text << in.rdbuf();  // istreambuf_iterator throws when the process ends before it is read
+  return text.str();
 }
 
 std::int64_t number_after(const std::string& line, const std::string& name) {

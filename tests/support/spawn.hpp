@@ -80,6 +80,9 @@ class Job {
   std::size_t seen_ = 0;
 };
 
+/// The text of /proc/`pid`/`file`; empty when there is no such process, or it ends meanwhile.
+[[nodiscard]] std::string text_of_process(const std::string& pid, const std::string& file);
+
 /// The number after `name=` in a line.
 [[nodiscard]] std::int64_t number_after(const std::string& line, const std::string& name);
 

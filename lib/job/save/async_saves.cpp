@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -27,7 +27,9 @@ constexpr Duration others_wait = 70s;                // a little longer than ckp
 std::optional<std::string> read_text(const std::string& path) {
   std::ifstream file{path};
   if (!file) return {};
-  return std::string{std::istreambuf_iterator<char>{file}, {}};
+  std::ostringstream text;
+  text << file.rdbuf();  // istreambuf_iterator throws where a read fails
+  return text.str();
 }
 
 /// What a node has to hold, and what it has.

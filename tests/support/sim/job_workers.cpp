@@ -9,7 +9,9 @@
 namespace elrun::sim {
 namespace {
 
-Channel between(ProcessId from, ProcessId to) { return {Channel::Kind::peers, std::uint64_t{from.value()} << 32 | to.value()}; }
+Channel between(ProcessId from, ProcessId to, const Generation& generation) {
+  return {Channel::Kind::peers, std::uint64_t{from.value()} << 32 | to.value(), generation.number};
+}
 
 /// What no loss of a peer, an agent or a coordinator leads to.
 bool is_wrong(const Failure& why) {
@@ -127,7 +129,8 @@ std::uint64_t Simulation::call_store_for(ProcessId id, StoreRequest request, con
 
 void Simulation::send_parcel(ProcessId from, ProcessId to, Parcel parcel) {
   if (!hosts_[process(to).host]) return;
-  happen(peer_arrival(from, to), to, ParcelArrives{std::move(parcel)}, between(from, to));
+  const Channel channel = between(from, to, parcel.generation);
+  happen(peer_arrival(from, to), to, ParcelArrives{std::move(parcel)}, channel);
 }
 
 // A peer that was there when it was asked for its address may be gone, or in another generation.
@@ -138,14 +141,15 @@ void Simulation::connect_peers(ProcessId id, const Generation& generation, const
       return differ(fmt::format("{} was told that process {} is rank {}", name(id), peer.value(), rank));
     if (peer == id || !hosts_[process(peer).host]) continue;
     if (!process(peer).alive || programs_.at(peer)->place().membership.generation != generation)
-      happen(peer_arrival(peer, id), id, PeerLost{generation, 0, rank}, between(peer, id));
+      happen(peer_arrival(peer, id), id, PeerLost{generation, 0, rank}, between(peer, id, generation));
   }
 }
 
 void Simulation::hang_up(ProcessId id, const PeerLost& what, const std::vector<ProcessId>& members) {
   if (!hosts_[process(id).host]) return;
   for (const ProcessId peer : members)
-    if (peer != id && process(peer).alive && hosts_[process(peer).host]) happen(peer_arrival(id, peer), peer, what, between(id, peer));
+    if (peer != id && process(peer).alive && hosts_[process(peer).host])
+      happen(peer_arrival(id, peer), peer, what, between(id, peer, what.generation));
 }
 
 void Simulation::drop_parcels(ProcessId from, std::optional<ProcessId> to) {
@@ -167,7 +171,7 @@ void Simulation::program_is_gone(ProcessId id) {
   if (hosts_[process(id).host])
     for (const auto& [peer, other] : programs_)
       if (peer != id && process(peer).alive && other->place().membership.generation == place.generation && hosts_[process(peer).host])
-        happen(peer_arrival(id, peer), peer, PeerLost{place.generation, 0, place.rank.value()}, between(id, peer));
+        happen(peer_arrival(id, peer), peer, PeerLost{place.generation, 0, place.rank.value()}, between(id, peer, place.generation));
   program->second->end();
 }
 
@@ -245,8 +249,9 @@ void Simulation::on(const JobInjected& e) {
     note(fmt::format("its connection to {} breaks", name(other)), one);
     drop_parcels(one, other);
     drop_parcels(other, one);
-    happen_after(delay(), one, PeerLost{generation, 0, place.rank.value()}, between(other, one));
-    return happen_after(delay(), other, PeerLost{generation, 0, programs_.at(one)->place().membership.rank.value()}, between(one, other));
+    happen_after(delay(), one, PeerLost{generation, 0, place.rank.value()}, between(other, one, generation));
+    return happen_after(delay(), other, PeerLost{generation, 0, programs_.at(one)->place().membership.rank.value()},
+                        between(one, other, generation));
   }
 }
 

@@ -38,6 +38,7 @@ namespace elrun::sim {
 struct Channel {
   enum class Kind : std::uint8_t { none, up, down, from_worker, to_worker, peers, slot_words, slot_packets } kind = Kind::none;
   std::uint64_t number = 0;
+  std::uint64_t generation = 0;  ///< Of peers: each generation connects its members anew.
   friend auto operator<=>(const Channel&, const Channel&) = default;
 };
 

@@ -104,14 +104,14 @@ void Checkpointer::tell(Start& start, const Resumption& go) const {
   for (const std::string& line : start.notes) root_.log().warning(line);
 }
 
-Result<Start> Checkpointer::start_with_state(std::span<const Witness> outside) {
-  auto started = begin_with_state(outside);
+Result<Start> Checkpointer::start_with_state(std::uint64_t step, std::span<const Witness> outside) {
+  auto started = begin_with_state(step, outside);
   if (started.ok()) return started;
   fence_.release();
   return root_.explained(std::move(started).failure());
 }
 
-Result<Start> Checkpointer::begin_with_state(std::span<const Witness> outside) {
+Result<Start> Checkpointer::begin_with_state(std::uint64_t step, std::span<const Witness> outside) {
   ELRUN_TRY(open_root());
   std::vector<std::string> unsaid;
   ELRUN_TRY_ASSIGN(const RootView before, root_.of_reading(look(root_, any_fence, outside, unsaid)));
@@ -134,6 +134,12 @@ Result<Start> Checkpointer::begin_with_state(std::span<const Witness> outside) {
   if (auto* no = std::get_if<Failure>(&allowed)) return std::move(*no);
   GoOn& go = std::get<GoOn>(allowed);
   Resumption kept{.notes = std::move(go.notes)};
+  while (!line.empty() && line.back().step > step) {
+    kept.notes.push_back(
+        fmt::format("checkpoint {} is newer than the state of step {} with which the job goes on: it is not used, and kept",
+                    to_string(line.back()), step));
+    line.pop_back();
+  }
   tell(start, kept);
   timeline_ = inheritance(view, line.empty() ? std::nullopt : std::optional{line.back()});
   whole_.clear();  // nobody needs to know yet which are whole

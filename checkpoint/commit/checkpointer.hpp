@@ -77,8 +77,9 @@ class Checkpointer {
   /// a checkpoint that can be used, that one is the choice, without a fence: then only a `start_with_state()` that succeeds permits saves.
   /// `ask`: has all ranks look into the shards of a checkpoint; without it the leader looks into all of them.
   Result<Start> start(const KnownElsewhere& outside = {}, const AskRanks& ask = {});
-  /// The same for a job that goes on from what its members hold, and only saves. Fails with `not_found` when the root is gone as a whole.
-  Result<Start> start_with_state(std::span<const Witness> outside = {});
+  /// The same for a job that goes on from what its members hold after `step` steps, and only saves. Checkpoints of later steps are not what it came from: the
+  /// fence does not inherit them, a warning names them, and they are kept. Fails with `not_found` when the root is gone as a whole.
+  Result<Start> start_with_state(std::uint64_t step, std::span<const Witness> outside = {});
 
   /// Any rank, while the leader starts: looks into its share of the shards.
   ShardFindings check_shards(const ShardQuestion& check) const;
@@ -142,7 +143,7 @@ class Checkpointer {
  private:
   Result<Start> begin(const KnownElsewhere& outside, const AskRanks& ask);
   Result<Manifest> manifest_to_load(const Start& start) const;
-  Result<Start> begin_with_state(std::span<const Witness> outside);
+  Result<Start> begin_with_state(std::uint64_t step, std::span<const Witness> outside);
   Result<void> claim_fence(const RootView& before);
   Result<Start> start_without_fence(Findings findings, std::vector<std::string> notes, const AskRanks& ask, Failure why);
   void tell(Start& start, const Resumption& go) const;

@@ -15,4 +15,11 @@ Result<void> tell_newest(Store& store, const std::string& acknowledgement, Deadl
   return change_key(store, newest_checkpoint_key, next, deadline);
 }
 
+Result<std::string> newest_told(Store& store, Deadline deadline) {
+  ELRUN_TRY_ASSIGN(const std::uint64_t keys, store.num_keys(newest_checkpoint_key, deadline));
+  if (keys == 0) return std::string{};
+  ELRUN_TRY_ASSIGN(const Store::Value value, store.get(newest_checkpoint_key, deadline));
+  return std::string{as_text(value)};
+}
+
 }  // namespace elrun::inline v0

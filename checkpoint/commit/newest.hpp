@@ -16,4 +16,7 @@ constexpr std::string_view newest_checkpoint_key = "job/elrun/checkpoint";  ///<
 /// All its calls of the store end by `deadline`. May be called again after a failure.
 Result<void> tell_newest(Store& store, const std::string& acknowledgement, Deadline deadline);
 
+/// What the store has under that key; empty where it has nothing. Asks by `deadline`.
+[[nodiscard]] Result<std::string> newest_told(Store& store, Deadline deadline);
+
 }  // namespace elrun::inline v0

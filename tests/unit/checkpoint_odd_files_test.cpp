@@ -252,7 +252,7 @@ TEST_CASE("a root that cannot be written is gone on from, and saved to once it c
   CHECK_THAT(start->notes.back(), Contains("cannot be written") && Contains("Read-only file system"));
   CHECK(said(reader.load(*start)) == "");
   CHECK(reader.save(40).failure().code == Code::refused);  // without a fence
-  CHECK(reader.ranks[0].start_with_state().failure().code == Code::not_permitted);
+  CHECK(reader.ranks[0].start_with_state(40).failure().code == Code::not_permitted);
   TestJob other_plan{files, 2, 2, small_model(), 1, "run", root, {"another", "seed: 8"}};
   CHECK(other_plan.start().failure().code == Code::mismatch);
   TestJob gives_up{files, 2, 2, small_model(), 1, "run", root};
@@ -260,7 +260,7 @@ TEST_CASE("a root that cannot be written is gone on from, and saved to once it c
 
   REQUIRE(writable(true) == 0);
   SECTION("it is free") {
-    REQUIRE(said(reader.ranks[0].start_with_state()) == "");
+    REQUIRE(said(reader.ranks[0].start_with_state(40)) == "");
     REQUIRE(said(reader.save(40)) == "");
     TestJob last{files, 2, 3, small_model(), 1, "run", root};
     CHECK(last.start().value().choice->step == 40);
@@ -269,7 +269,7 @@ TEST_CASE("a root that cannot be written is gone on from, and saved to once it c
     TestJob other{files, 2, 7, small_model(), 1, "other", root};
     REQUIRE(said(other.start()) == "");
     REQUIRE(said(other.save(50)) == "");
-    const auto refused = reader.ranks[0].start_with_state();
+    const auto refused = reader.ranks[0].start_with_state(40);
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.failure().code == Code::refused);
     CHECK_THAT(message(refused.failure()), Contains("run other") || Contains("other"));

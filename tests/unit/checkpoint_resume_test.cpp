@@ -287,8 +287,8 @@ TEST_CASE("a start stops when fences are missing, and uses the newest checkpoint
   REQUIRE(said(later.start()) == "");
   REQUIRE(said(later.save(50)) == "");
   remove_below(files, "/ckpts/gens/");
-  CHECK_FALSE(TestJob{files, 1, 9}.begin_anew({0, 2}).ok());             // nor at the next loss
-  const auto saves = TestJob{files, 1, 10}.ranks[0].start_with_state();  // who has the state goes back to nothing
+  CHECK_FALSE(TestJob{files, 1, 9}.begin_anew({0, 2}).ok());               // nor at the next loss
+  const auto saves = TestJob{files, 1, 10}.ranks[0].start_with_state(50);  // who has the state goes back to nothing
   REQUIRE(said(saves) == "");
   CHECK_THAT(saves->notes.at(0), Contains("is gone") && Contains("saves on"));
 }
@@ -333,7 +333,7 @@ TEST_CASE("an empty root where /etc/fstab has a file system that is not mounted 
   TestJob job{files, 1, 1};
   CHECK_THAT(said(job.start()), Contains("checkpoint root /ckpts is empty, and /ckpts, which /etc/fstab has, is not mounted") &&
                                     Contains("--begin_anew 0@0 "));
-  CHECK_THAT(said(job.ranks[0].start_with_state()), Contains("is not mounted: mount it"));
+  CHECK_THAT(said(job.ranks[0].start_with_state(30)), Contains("is not mounted: mount it"));
   CHECK_FALSE(files.list("/ckpts").ok());
   SECTION("mounted, it begins") { files.unmounted.clear(); }
   SECTION("told so, it begins, and is not asked again") { REQUIRE(said(TestJob{files, 1, 2}.begin_anew({0, 0})) == ""); }
@@ -417,7 +417,7 @@ TEST_CASE("the root is gone, and an agent or the store remembers: the start stop
              Contains("step 40 was acknowledged") && Contains("the agent of node n") && Contains("holds no checkpoint"));
   CHECK(bare.all_files().empty());
   CHECK_FALSE(bare.list("/ckpts").ok());
-  const auto saves = next.ranks[0].start_with_state(memory);  // nor does a job that has its state write to a bare mount point
+  const auto saves = next.ranks[0].start_with_state(40, memory);  // nor does a job that has its state write to a bare mount point
   CHECK_THAT(said(saves), Contains("removed or unmounted while the job runs"));
   CHECK_FALSE(bare.list("/ckpts").ok());
   SECTION("given up, it begins at step 0, and the same memory counts no more") {
@@ -460,10 +460,29 @@ TEST_CASE("a job that has its state saves on although a COMMIT was removed, and 
   three_checkpoints(files);
   remove_commit(files, 30);
   TestJob next{files, 1, 2};
-  const auto start = next.ranks[0].start_with_state();
+  const auto start = next.ranks[0].start_with_state(30);
   REQUIRE(said(start) == "");
   CHECK_THAT(start->notes.at(0), Contains("step 30 was acknowledged") && Contains("saves on"));
   CHECK(TestJob{files, 1, 3}.start()->choice->step == 20);  // it was judged
+}
+
+TEST_CASE("a job that has an older state than the newest checkpoint keeps that one beside its own, which stay", "[checkpoint]") {
+  FaultyFiles files;
+  three_checkpoints(files);
+  TestJob older{files, 1, 2};
+  const auto start = older.ranks[0].start_with_state(12);
+  REQUIRE(said(start) == "");
+  REQUIRE(start->notes.size() == 2);
+  CHECK_THAT(start->notes.at(0), Contains("s000000000030.g00000001.a01 is newer than the state of step 12"));
+  for (const std::uint64_t step : {14, 16, 18}) {
+    REQUIRE(said(older.save(step)) == "");
+    REQUIRE(said(older.ranks[0].retain(2)) == "");
+    CHECK(files.list("/ckpts/ckpt/" + to_string(CheckpointId{step, 2, 1})).ok());
+  }
+  for (const std::uint64_t step : {20, 30}) CHECK(files.list("/ckpts/ckpt/" + to_string(CheckpointId{step, 1, 1})).ok());
+  const auto next = TestJob{files, 1, 3}.start();
+  CHECK(next->choice == CheckpointId{18, 2, 1});
+  CHECK_THAT(next->notes.at(0), Contains("s000000000020.g00000001.a01 is newer but is not used"));
 }
 
 TEST_CASE("a job that has its state keeps the whole checkpoints before a damaged one", "[checkpoint]") {
@@ -474,7 +493,7 @@ TEST_CASE("a job that has its state keeps the whole checkpoints before a damaged
   if (is_damaged) files.overwrite(newest / "MANIFEST.json", ByteVector(10));
   else files.broken = [&](const Path& at) { return at == newest / "MANIFEST.json" ? EIO : 0; };
   TestJob next{files, 1, 2};
-  REQUIRE(said(next.ranks[0].start_with_state()) == "");
+  REQUIRE(said(next.ranks[0].start_with_state(30)) == "");
   REQUIRE(said(next.save(40)) == "");
   REQUIRE(said(next.ranks[0].retain(2)) == "");
   files.overwrite("/ckpts/ckpt/s000000000040.g00000002.a01/MANIFEST.json", ByteVector(10));
@@ -549,7 +568,7 @@ TEST_CASE("a start that is refused leaves the root to the job that runs there, w
     REQUIRE(said(other.save(60)) == "");
     other.leader.begin_anew = LossName{50, {}};
     Checkpointer moved{files, other.clock, other.log, "/ckpts", other.leader};
-    CHECK_THAT(said(moved.start_with_state(remembered(other))), Contains("is another one"));
+    CHECK_THAT(said(moved.start_with_state(60, remembered(other))), Contains("is another one"));
     CHECK(said(running.save(70)) == "");
   }
 }
@@ -562,7 +581,7 @@ TEST_CASE("what a save left without a COMMIT, and could not be read for a while,
   const Path left = Path{"/ckpts/ckpt"} / to_string(cut.ranks[0].begin_save(40)->id);
   files.broken = [&](const Path& at) { return at == left ? EIO : 0; };
   TestJob next{files, 1, 3};
-  REQUIRE(said(next.ranks[0].start_with_state()) == "");
+  REQUIRE(said(next.ranks[0].start_with_state(30)) == "");
   files.broken = nullptr;
   CHECK(TestJob{files, 1, 4}.start()->choice == CheckpointId{30, 1, 1});
   SECTION("an acknowledged one is") {

@@ -252,7 +252,7 @@ TEST_CASE("with 4,096 shards and 1 ms per operation, checks before COMMIT and re
   // What comes next is a process of its own, which has looked into none of them.
   ForwardingFiles view{files};
   Checkpointer leader{view, job.clock, job.log, "/ckpts", job.leader, at_once};
-  REQUIRE(said(leader.start_with_state()) == "");
+  REQUIRE(said(leader.start_with_state(30)) == "");
   const SaveTicket ticket = leader.begin_save(40).value();
   std::vector<PartVote> votes;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {

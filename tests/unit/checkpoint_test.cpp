@@ -249,7 +249,7 @@ TEST_CASE("a checkpoint whose owner died before the sync of its directory is dur
     }
     files.before = nullptr;
     REQUIRE(killed);
-    REQUIRE((has_state ? next.ranks[0].start_with_state() : next.start()).ok());
+    REQUIRE((has_state ? next.ranks[0].start_with_state(20) : next.start()).ok());
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
       Rng rng{seed};
       files.crash(rng);

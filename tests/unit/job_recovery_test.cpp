@@ -23,7 +23,8 @@ std::vector<std::string> after_gather(const std::vector<MemberStatus>& statuses,
   in_world(static_cast<std::uint32_t>(statuses.size()), [&](JobWorld& world, std::uint32_t rank) {
     try {
       GenerationRecovery recovery;
-      recovery.gather(world, lay_out(two_units()), statuses[rank], Sums::alike);
+      recovery.gather(world, statuses[rank]);
+      recovery.settle(lay_out(two_units()), Sums::alike);
       then(recovery, world, rank);
     } catch (const Error& e) {
       said[rank] = e.failure().what;

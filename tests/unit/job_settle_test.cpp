@@ -177,6 +177,35 @@ TEST_CASE("a state that is incomplete is passed over for an older one, but for n
   CHECK(newest([](auto& statuses) { statuses[2] = at_step(0, {2, 0}), statuses[3] = at_step(0, {2, 1}); }) == 0);
 }
 
+TEST_CASE("a checkpoint that others saved while all members with a state had no place in the world is newer than that state", "[settle]") {
+  const Generation here{9, {{1, 1}}}, other_lineage{8, {{2, 2}}};
+  const auto was_in = [](std::uint64_t number, std::uint64_t step) {
+    MemberStatus s = at_step(step);
+    s.before = {{number, {{1, 1}}}, 0, 2};
+    return s;
+  };
+  CHECK(may_have_missed_saves(std::vector{was_in(7, 18), was_in(6, 17), newcomer()}, here));
+  CHECK_FALSE(may_have_missed_saves(std::vector{was_in(7, 18), was_in(8, 29)}, here));
+  CHECK_FALSE(may_have_missed_saves(std::vector{newcomer()}, here));  // that world looks at all that is remembered
+  std::vector<MemberStatus> elsewhere{was_in(8, 18)};
+  elsewhere[0].before.generation = other_lineage;
+  CHECK(may_have_missed_saves(elsewhere, here));
+
+  const auto all = [&](const SavedElsewhere& saved) {
+    std::vector<MemberStatus> statuses{was_in(7, 18), was_in(6, 17), newcomer()};
+    const Settled settled = settle(forty(), statuses, Sums::alike, saved);
+    CHECK(settled.known_step == 18);
+    CHECK(newer_checkpoint_line(settled).has_value() == (settled.newer_checkpoint > 0));
+    bring_up_to_date(statuses, settled, false);
+    CHECK(plan_state_transfer(forty(), statuses, settled.newest_step, std::vector<Cut>(3)).complete == (settled.newer_checkpoint == 0));
+    return settled.newer_checkpoint;
+  };
+  CHECK(all({}) == 0);
+  CHECK(all({28, 8}) == 28);
+  CHECK(all({18, 8}) == 0);
+  CHECK(all({28, 7}) == 0);  // a start passed over it, and these went on from the one before
+}
+
 TEST_CASE("with sums of a generation, parts of as many steps are of one state only where one generation decided them", "[settle]") {
   const Generation six{6, {{9, 9}}}, seven{7, {{9, 9}}};
   std::vector<MemberStatus> statuses{at_step(5, {2, 0}), at_step(5, {2, 0}), at_step(5, {2, 1})};

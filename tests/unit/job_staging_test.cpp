@@ -247,7 +247,7 @@ TEST_CASE("a failed save is reported once per generation, because a new member h
   CHECK(state_of_slot() == SlotState::empty);
   async.take_memory();
   REQUIRE(async.agree(true).possible);
-  REQUIRE(saves.claim().ok());
+  REQUIRE(saves.claim(10).ok());
   const auto fails = [&] {
     async.begin(saves, 10, {});
     async.finish_copy();

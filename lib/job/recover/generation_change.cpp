@@ -89,6 +89,21 @@ std::vector<Agreement> GenerationChange::agreements() const {
   return out;
 }
 
+/// What the job's store remembers, where a checkpoint may have been saved of which no member with a state knows.
+SavedElsewhere GenerationChange::saved_elsewhere() {
+  if (!may_have_missed_saves(job_.recovery.statuses(), job_.world.membership().generation)) return {};
+  ByteWriter told;
+  if (job_.world.leads()) {
+    const auto newest = expect(job_.world, job_.saves.newest_in_store(identity(job_.plan(), job_.declared.units()).hash));
+    told.put(newest ? newest->id.step : 0), told.put(newest ? newest->author.generation.number : 0);
+  }
+  const ByteVector heard = expect(job_.world, job_.world.from_leader(told.bytes()));
+  ByteReader reader{heard};
+  const SavedElsewhere saved{reader.get<std::uint64_t>(), reader.get<std::uint64_t>()};
+  expect(job_.world, reader.finish("what the leader heard of checkpoints"));
+  return saved;
+}
+
 void GenerationChange::settle() {
   job_.world.now(Call::meeting);
   const Instant begun = job_.host.clock.now();
@@ -96,7 +111,8 @@ void GenerationChange::settle() {
   job_.times.connected(begun, job_.host.clock.now());
   same_job_everywhere(job_.world, agreements());
   expect(job_.world, job_.array_meeting.meet(job_.world));
-  job_.recovery.gather(job_.world, job_.state.layout(), status(), job_.plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike);
+  job_.recovery.gather(job_.world, status());
+  job_.recovery.settle(job_.state.layout(), job_.plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike, saved_elsewhere());
   if (const auto line = going_back_line(job_.recovery.statuses(), job_.recovery.settled()); line && job_.world.leads())
     job_.host.log.warning(*line);
   if (const HeldCut& mine = job_.recovery.statuses()[job_.world.rank()].held; job_.state.held_cut().cut == mine.cut)
@@ -122,8 +138,9 @@ void GenerationChange::share() {
     receive_state();
   } else {
     const LostMembers lost = lost_members(job_.recovery.statuses());
-    const auto line =
-        lost_state_line(job_.recovery.statuses(), job_.recovery.settled().newest_step, transfer, lost, job_.recovery.nodes_before());
+    auto line = newer_checkpoint_line(job_.recovery.settled());
+    if (!line)
+      line = lost_state_line(job_.recovery.statuses(), job_.recovery.settled().newest_step, transfer, lost, job_.recovery.nodes_before());
     if (line && lost.teller == job_.world.rank()) job_.host.log.warning(*line);
     load_or_begin(line.value_or(""));
     // Initial values are made by the program before its loop, so all run it from there.

@@ -33,6 +33,7 @@ class GenerationChange {
 
  private:
   [[nodiscard]] MemberStatus status() const;
+  SavedElsewhere saved_elsewhere();
   [[nodiscard]] std::vector<Agreement> agreements() const;
   void drop_step();
   void share();

@@ -8,11 +8,14 @@
 
 namespace elrun::inline v0 {
 
-void GenerationRecovery::gather(JobWorld& world, const Layout& layout, const MemberStatus& mine, Sums sums) {
+void GenerationRecovery::gather(JobWorld& world, const MemberStatus& mine) {
   const auto parts = expect(world, world.all_gather(encode(mine)));
   statuses_.clear();
   for (const ByteVector& part : parts) statuses_.push_back(expect(world, decode_member_status(part)));
-  settled_ = settle(layout, statuses_, sums);
+}
+
+void GenerationRecovery::settle(const Layout& layout, Sums sums, const SavedElsewhere& saved) {
+  settled_ = elrun::settle(layout, statuses_, sums, saved);
   if (auto same = check_same_update(statuses_, settled_.newest_step); !same.ok()) throw Error{std::move(same).failure()};
 }
 

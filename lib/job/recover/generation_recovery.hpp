@@ -3,7 +3,7 @@
 ///
 /// | stage   | what is known                                                                                             | next                      |
 /// |---------|-----------------------------------------------------------------------------------------------------------|---------------------------|
-/// | joining | nothing: what members bring was not told                                                                  | `gather`, `end_settling`  |
+/// | joining | nothing: what members bring was not told                                                                  | `gather`, `settle`, `end_settling` |
 /// | settled | `statuses()`, `settled()`: which step was decided last, and who applies it                                | `plan_transfer`, `share`  |
 /// | shared  | `transfer()`: all have the parameters and moments of that step; newcomers lack host state until all are at `next_step()` | `finish` |
 /// | ready   | all have everything                                                                                       | `begin` of the next generation |
@@ -32,9 +32,10 @@ class GenerationRecovery {
   [[nodiscard]] bool is_ready() const { return stage_ == Stage::ready; }
   void begin() { stage_ = Stage::joining; }
 
-  /// Collective: the members' statuses, and what became of the last step. Throws Error (`mismatch`) on all alike where members applied it with different
-  /// values.
-  void gather(JobWorld& world, const Layout& layout, const MemberStatus& mine, Sums sums);
+  /// Collective: the members' statuses.
+  void gather(JobWorld& world, const MemberStatus& mine);
+  /// What became of the last step. `saved`: the same on all ranks. Throws Error (`mismatch`) on all alike where members applied it with different values.
+  void settle(const Layout& layout, Sums sums, const SavedElsewhere& saved = {});
   /// All that apply that step have done so. `whole_after_update`: as `bring_up_to_date`.
   void end_settling(bool whole_after_update);
   /// By rank.

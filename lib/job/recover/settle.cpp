@@ -63,9 +63,23 @@ std::uint64_t newest_saved(std::span<const MemberStatus> statuses) {
   return newest;
 }
 
+/// The number of the newest generation in which a member that has a state was; 0: in none.
+std::uint64_t newest_generation_before(std::span<const MemberStatus> statuses) {
+  std::uint64_t newest = 0;
+  for (const MemberStatus& s : statuses)
+    if (s.has_state) newest = std::max(newest, s.before.generation.number);
+  return newest;
+}
+
 }  // namespace
 
-Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums) {
+bool may_have_missed_saves(std::span<const MemberStatus> statuses, const Generation& here) {
+  return std::ranges::any_of(statuses, &MemberStatus::has_state) && std::ranges::none_of(statuses, [&](const MemberStatus& s) {
+           return s.has_state && s.before.generation.number + 1 == here.number && s.before.generation.lineage == here.lineage;
+         });
+}
+
+Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedElsewhere& saved_elsewhere) {
   std::vector<Generation> finished;
   for (const MemberStatus& s : statuses) finished.push_back(s.held.recut_in);
   for (MemberStatus& s : statuses)
@@ -76,6 +90,11 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
   std::vector<DecidedState> states = decided_states(known, sums);
   if (states.empty()) states.emplace_back();  // nobody has one: all begin
   const std::uint64_t known_step = states.front().steps, saved = newest_saved(statuses);
+  const bool is_newer = saved_elsewhere.step > known_step && saved_elsewhere.generation > newest_generation_before(statuses);
+  if (is_newer) {
+    for (MemberStatus& s : statuses) s.has_state = false;
+    states.assign(1, {});
+  }
 
   Settled out = settled_at(statuses, sums, states.front());
   Keep keep = complete_with(layout, statuses, out);
@@ -86,6 +105,7 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
     if (keep != Keep::none) out = std::move(at);
   }
   out.known_step = known_step;
+  if (is_newer) out.newer_checkpoint = saved_elsewhere.step;
   for (std::uint32_t r = 0; r < statuses.size(); ++r) {
     MemberStatus& s = statuses[r];
     if (has_next(s) && keep == Keep::new_shards && brings(s, out, r)) keep_new(s.held);
@@ -110,6 +130,13 @@ std::optional<std::string> going_back_line(std::span<const MemberStatus> statuse
       "{}{} {} at step {}, but parts of that state were lost with other workers. All continue from step {}, the newest complete state. {} repeated",
       fmt::join(who, ", "), more, who.size() == 1 ? "is" : "are", settled.known_step, settled.newest_step,
       again == 1 ? "1 step is" : fmt::format("{} steps are", again));
+}
+
+std::optional<std::string> newer_checkpoint_line(const Settled& settled) {
+  if (settled.newer_checkpoint == 0) return std::nullopt;
+  return fmt::format(
+      "the workers here are at step {}. While they had no place in the world, others saved the checkpoint of step {}: all go on from the newest checkpoint",
+      settled.known_step, settled.newer_checkpoint);
 }
 
 Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint64_t newest_step) {

@@ -15,6 +15,14 @@
 
 namespace elrun::inline v0 {
 
+/// A checkpoint of this job, as the job's store remembers it; step 0: it remembers none.
+struct SavedElsewhere {
+  std::uint64_t step = 0, generation = 0;  ///< The number of the generation that saved it.
+};
+/// Whether `here` is a generation in which the store has to be asked for it: some member has a state, but none of those was in the generation before. Spares that were
+/// members long ago are the world then, and others may have saved meanwhile.
+[[nodiscard]] bool may_have_missed_saves(std::span<const MemberStatus> statuses, const Generation& here);
+
 struct Settled {
   std::uint64_t newest_step = 0;  ///< Decided steps from which all go on,
   std::uint64_t known_step = 0;   ///< and those of which a member knows: more where not all parts of their state are there any more.
@@ -25,6 +33,8 @@ struct Settled {
   std::optional<Decision> decision;
   /// The first member that was there before, so that whoever prints knows what was printed last; else the first.
   std::uint32_t printer = 0;
+  /// Steps of a checkpoint that is newer than all that members have. It was saved by others since. All load it; no member's state counts. 0: there is none.
+  std::uint64_t newer_checkpoint = 0;
 
   /// `rank` voted for the newest step, which is decided, and applies it now.
   [[nodiscard]] bool applies(std::uint32_t rank) const { return members[rank] == Recovery::apply && decision.has_value(); }
@@ -35,7 +45,12 @@ struct Settled {
 /// A member may hold two shards, of a recut that did not end for all. Where one member knows that all had their new shards, all who have theirs keep these. Where
 /// nobody knows, all go back to the old ones; but where these are not all of the state, for a holder died, and the new ones are, they keep the new
 /// ones. In `statuses` each member then has the shard that it keeps.
-[[nodiscard]] Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums);
+///
+/// Where a checkpoint of more steps was saved in a generation after the last one of all members that have a state, that one is newer: in `statuses` no member has a state then.
+[[nodiscard]] Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedElsewhere& saved = {});
+
+/// Why all load a checkpoint although members have a state, in a sentence. Nothing: it is not so.
+[[nodiscard]] std::optional<std::string> newer_checkpoint_line(const Settled& settled);
 
 /// Why the world goes on with fewer steps than a member has, in a sentence or two. Nothing: it does not.
 [[nodiscard]] std::optional<std::string> going_back_line(std::span<const MemberStatus> statuses, const Settled& settled);

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/format/records.hpp"
+#include "checkpoint/commit/newest.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
@@ -16,6 +16,7 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr Duration store_timeout = 1s;  // for the store to answer what follows a report to the agent
+constexpr Duration newest_wait = 30s;   // for the store to say which checkpoint is the newest, where state may be older than that one
 constexpr Duration owner_wait = 1s;     // for the store to say that this generation is the current one
 constexpr Duration away_wait = 50ms;    // the same, after a time when it did not answer
 constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
@@ -47,11 +48,22 @@ void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, Then
 }
 
 std::uint64_t JobSaves::remembered_step(std::string_view plan) const {
-  const std::string told = host_.session.remembered().checkpoint;
-  if (!has_directory() || told.empty()) return 0;
-  const auto record = decode_acknowledgement(as_bytes(told), "what the agent of this node remembers");
-  const bool is_of_this_job = record.ok() && record->directory == Path{options_.directory}.string() && record->plan == plan;
-  return is_of_this_job ? record->id.step : 0;
+  const auto record = of_this_job(host_.session.remembered().checkpoint, plan);
+  return record ? record->id.step : 0;
+}
+
+Result<std::optional<Acknowledgement>> JobSaves::newest_in_store(std::string_view plan) const {
+  if (!has_directory()) return std::optional<Acknowledgement>{};
+  ELRUN_TRY_ASSIGN(const std::string told, newest_told(host_.session.store(), Deadline::after(host_.clock.now(), newest_wait)));
+  return of_this_job(told, plan);
+}
+
+/// Another directory, or another plan, is another job's.
+std::optional<Acknowledgement> JobSaves::of_this_job(const std::string& text, std::string_view plan) const {
+  if (!has_directory() || text.empty()) return std::nullopt;
+  const auto record = decode_acknowledgement(as_bytes(text), "what is remembered of the newest checkpoint");
+  const bool is_this = record.ok() && record->directory == Path{options_.directory}.string() && record->plan == plan;
+  return is_this ? std::optional{*record} : std::nullopt;
 }
 
 void JobSaves::hear_unsaved_for(Duration time) {
@@ -174,7 +186,7 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
                            {Code::deadline_passed, Remedy::retry, "the checkpoint before it is still being written"});
     return true;
   }
-  if (!saves_->claim().ok()) {
+  if (!saves_->claim(step).ok()) {
     async_.withdraw();
     if (world_.over()) revoked(world_);
     return false;  // the save that blocks finds out why

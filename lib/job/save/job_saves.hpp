@@ -16,6 +16,7 @@
 #include <elrun/failure.hpp>
 #include <elrun/job.hpp>
 
+#include "checkpoint/format/records.hpp"
 #include "lib/job/departure.hpp"
 #include "lib/job/job_host.hpp"
 #include "lib/job/program_timeout.hpp"
@@ -64,6 +65,8 @@ class JobSaves {
   void set_saved_step(std::uint64_t step) { record_.set_step(step); }
   /// Of the newest checkpoint of this job that this node's agent was told of, as of the newest place; 0: of none. `plan`: its hash.
   [[nodiscard]] std::uint64_t remembered_step(std::string_view plan) const;
+  /// The newest checkpoint of this job that the job's store knows of. Fails where the store does not answer for half a minute.
+  [[nodiscard]] Result<std::optional<Acknowledgement>> newest_in_store(std::string_view plan) const;
   /// How long ago that was, by this member's clock; without a checkpoint since the job began.
   [[nodiscard]] Duration unsaved_for() const { return record_.age(); }
   /// This member is new and has the state from one that knows that: where a new member leads, time goes on counting.
@@ -88,6 +91,7 @@ class JobSaves {
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 
  private:
+  [[nodiscard]] std::optional<Acknowledgement> of_this_job(const std::string& text, std::string_view plan) const;
   AsyncSaves::Agreed agree(bool promises);
   void save_blocking(std::uint64_t step, const std::vector<Aux>& host_state);
   /// True: this step needs no save that blocks.

@@ -125,15 +125,6 @@ void Saves::hear(std::vector<FailedAfter>& heard, const FailureAfter& failure, c
     heard.push_back({*id, failure.generation, failure.step, failure.how, node});
 }
 
-std::string Saves::of_store() const {
-  Store& store = session_.store();
-  const Deadline deadline = Deadline::after(clock_.now(), store_wait);
-  const auto keys = store.num_keys(newest_checkpoint_key, deadline);
-  if (!keys.ok() || *keys == 0) return {};
-  const auto value = store.get(newest_checkpoint_key, deadline);
-  return value.ok() ? std::string{as_text(*value)} : std::string{};
-}
-
 void Saves::tell_store(const std::string& acknowledgement) const {
   (void)tell_newest(session_.store(), acknowledgement, Deadline::after(clock_.now(), store_wait));
 }
@@ -167,7 +158,9 @@ Result<KnownElsewhere> Saves::ask_around() {
     if (world_.leads()) hear(heard, text, fmt::format("the agent of node {}", node));
   }
   heard.suspects = suspects(std::move(failures));
-  if (world_.leads()) hear(heard, of_store(), "the store of the job");
+  if (const auto newest = world_.leads() ? newest_told(session_.store(), Deadline::after(clock_.now(), store_wait)) : std::string{};
+      newest.ok())
+    hear(heard, *newest, "the store of the job");
   return heard;
 }
 
@@ -204,11 +197,11 @@ Result<Saves::Loaded> Saves::restore() {
   return last;
 }
 
-Result<void> Saves::claim() {
+Result<void> Saves::claim(std::uint64_t step) {
   if (claimed_) return {};
   ELRUN_TRY(world_.agree(checkpointer_.open_root()));
   ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around());
-  ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start_with_state(heard.witnesses); }, decode_start));
+  ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start_with_state(step, heard.witnesses); }, decode_start));
   fence_ = start.fence;
   claimed_ = true;
   return {};
@@ -237,7 +230,7 @@ void Saves::committed_elsewhere(const std::string& acknowledgement) {
 }
 
 Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner, bool removes_old) {
-  ELRUN_TRY(claim());
+  ELRUN_TRY(claim(step));
   std::uint64_t aux_bytes = 0;
   for (const Aux& a : aux) aux_bytes += a.bytes.size();
   const auto begun = leaders<SaveTicket>([&] { return checkpointer_.begin_save(step, aux_bytes); }, decode_save_ticket);

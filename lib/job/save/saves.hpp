@@ -36,8 +36,8 @@ class Saves {
   Result<void> save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner,
                     bool removes_old = true);
 
-  /// For a save that another process makes under this fence (staging.hpp): claims one where that is still to be done.
-  Result<void> claim();
+  /// For a save after `step` steps that another process makes under this fence (staging.hpp): claims one where that is still to be done.
+  Result<void> claim(std::uint64_t step);
   [[nodiscard]] const HostFragments& saved() const { return saved_; }
   /// On this rank, after `claim`: all that its part takes, but for where its fragments lie.
   [[nodiscard]] SlotRecord slot_record(std::uint64_t step, std::vector<Aux> aux) const;
@@ -56,7 +56,6 @@ class Saves {
   Result<KnownElsewhere> ask_around();
   void hear(KnownElsewhere& heard, std::string_view text, const std::string& who) const;
   void hear(std::vector<FailedAfter>& heard, const FailureAfter& failure, const std::string& node) const;
-  [[nodiscard]] std::string of_store() const;
   void tell_store(const std::string& acknowledgement) const;
 
   const Clock& clock_;

@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/commit/newest.hpp"
+#include "checkpoint/format/records.hpp"
 #include "tests/support/sim/checkers/report.hpp"
 #include "tests/support/sim/observations.hpp"
 
@@ -33,11 +35,31 @@ struct SavesHold {
     auto& newest = newest_[generation_];
     newest = std::max(newest, std::pair{one.fence, one.step});
   }
+  /// The store of the job was told of it.
+  void on(const StoreAnswered& one, Report&) {
+    if (one.request.op != StoreOp::compare_set || !one.reply.ok || one.request.keys[0] != newest_checkpoint_key) return;
+    const auto record = decode_acknowledgement(one.request.value, "what the store was told");
+    if (record.ok() && !one.reply.values.empty() && one.reply.values[0] == one.request.value)
+      told_[one.coordinator].emplace(record->author.generation.number, record->id.step);
+  }
+  void on(const GenerationBegan& began, Report&) { keeper_[{began.generation.lineage, began.generation.number}] = began.coordinator; }
+  /// A world of members that were spares meanwhile has an older state, and may not go on from it.
+  void on(const StepWasDecided& one, Report& report) {
+    const auto keeper = keeper_.find({one.generation.lineage, one.generation.number});
+    if (keeper == keeper_.end()) return;
+    for (const auto& [generation, step] : told_[keeper->second])
+      if (generation > loaded_in_ && generation < one.generation.number && one.step <= step)
+        report.violate(
+            name,
+            fmt::format("worker#{} decides step {} in generation {}, although the store knew of the checkpoint of step {} of generation {}",
+                        one.worker.value(), one.step, one.generation.number, step, generation));
+  }
   void on(const WorkerStarted& one, Report&) {
     generations_[one.worker] = one.generation.number;
     generation_ = std::max(generation_, one.generation.number);
   }
   void on(const WentOn& went, Report& report) {
+    if (went.passes_over) loaded_in_ = std::max(loaded_in_, generations_.at(went.worker));
     std::pair<std::uint64_t, std::uint64_t> newest{};
     for (const auto& [generation, acknowledged] : newest_)
       if (generation <= generations_.at(went.worker)) newest = std::max(newest, acknowledged);
@@ -72,10 +94,13 @@ struct SavesHold {
   }
 
  private:
-  std::map<std::uint64_t, std::uint64_t> steps_;                             // the newest, by fence
-  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> newest_;  // fence and step, by the newest generation at that moment
-  std::map<ProcessId, std::uint64_t> generations_;                           // of each worker
-  std::uint64_t generation_ = 0;                                             // the newest
+  std::map<std::uint64_t, std::uint64_t> steps_;                                 // the newest, by fence
+  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> newest_;      // fence and step, by the newest generation at that moment
+  std::map<ProcessId, std::uint64_t> generations_;                               // of each worker
+  std::uint64_t generation_ = 0;                                                 // the newest
+  std::map<ProcessId, std::set<std::pair<std::uint64_t, std::uint64_t>>> told_;  // generations and steps, by coordinator
+  std::map<std::pair<Lineage, std::uint64_t>, ProcessId> keeper_;                // of each generation
+  std::uint64_t loaded_in_ = 0;  // the newest generation in which a start passed over a checkpoint
   using Part = std::tuple<ProcessId, std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t>;
   std::set<Part> started_, given_up_;
 };

@@ -151,7 +151,7 @@ TEST_CASE("a node whose program cannot start is excluded, and the others go on",
   const auto wait = ended.output.find(words, second);
   REQUIRE(wait != std::string::npos);
   CHECK(std::stoi(ended.output.substr(wait + words.size())) >= 2);  // longer where its second start took the others more than a second
-  CHECK(bad.wait() == 0);  // the job is done
+  CHECK(bad.wait() == 0);                                           // the job is done
 }
 
 TEST_CASE("a node that cannot start does so in the first generation too, and the others go on", "[job_end][process][grpc]") {

@@ -99,7 +99,7 @@ void Simulation::feed(ProcessId id, const RoundEvent& event) {
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const auto* begin = std::get_if<BeginGeneration>(&actions[i]);
     if (begin == nullptr) continue;
-    GenerationBegan began{id, c.lineage, begin->generation, {}, {}, begin->adopted, named_ == id};
+    GenerationBegan began{id, c.lineage, begin->generation, {}, {}, begin->adopted};
     for (const Member& m : begin->members) began.nodes.push_back(m.node);
     for (std::size_t j = i; j < actions.size(); ++j)
       if (const auto* send = std::get_if<SendTo>(&actions[j]);
@@ -150,8 +150,10 @@ void Simulation::work_coordinator(ProcessId id) {
 void Simulation::perform(ProcessId id, const SendTo& a) {
   const StreamId stream = a.stream.value();
   Coordinator& c = coordinators_.at(id);
-  if (c.began && (std::holds_alternative<World>(a.message) || std::holds_alternative<Resumed>(a.message)))
+  if (c.began && (std::holds_alternative<World>(a.message) || std::holds_alternative<Resumed>(a.message))) {
+    c.began->named = named_ == id;  // now: it may have been paused since it decided, and replaced meanwhile
     see(*std::exchange(c.began, std::nullopt));
+  }
   if (streams_.at(stream).coordinator_end) send_down(stream, Downlink{stream, a.message});
 }
 

@@ -145,13 +145,13 @@ TEST_CASE("a node whose program cannot start is excluded, and the others go on",
   CHECK(ended.code == 0);
   CHECK(b.wait() == 0);
   CHECK(ended.says("done step=600 "));
-  const auto second = ended.output.find("failed 2 times in a row");
-  REQUIRE(second != std::string::npos);
   constexpr std::string_view words = "tries again in ";
-  const auto wait = ended.output.find(words, second);
-  REQUIRE(wait != std::string::npos);
-  CHECK(std::stoi(ended.output.substr(wait + words.size())) >= 2);  // longer where its second start took the others more than a second
-  CHECK(bad.wait() == 0);                                           // the job is done
+  const auto first = ended.output.find(words);
+  REQUIRE(first != std::string::npos);
+  const auto second = ended.output.find(words, first + 1);
+  REQUIRE(second != std::string::npos);
+  CHECK(std::stoi(ended.output.substr(second + words.size())) >= 2);  // longer where its second start took the others more than a second
+  CHECK(bad.wait() == 0);                                             // the job is done
 }
 
 TEST_CASE("a node that cannot start does so in the first generation too, and the others go on", "[job_end][process][grpc]") {

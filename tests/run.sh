@@ -112,4 +112,11 @@ if [[ -n "$full" ]]; then
 fi
 # More tests than processors, for many wait most of their time: as many as compute for all processors and a half (in hundredths; tests/times.cmake).
 printf '{"version": {"major": 1, "minor": 0}, "local": [{"processors": [{"id": "all", "slots": %d}]}]}\n' $((100 * jobs + 50)) >"$folder/processors.json"
-exec "${prefix[@]}" ctest --test-dir "$folder" -j $((3 * jobs)) --resource-spec-file "$PWD/$folder/processors.json" "$@"
+code=0
+"${prefix[@]}" ctest --test-dir "$folder" -j $((3 * jobs)) --resource-spec-file "$PWD/$folder/processors.json" "$@" || code=$?
+if ((code != 0)); then
+  # Once more at the end: whoever has only the last lines of a long log has them.
+  echo "What failed first in each case (all of it: $folder/Testing/Temporary/LastTest.log):" >&2
+  grep -a -A 12 ': FAILED:' "$folder/Testing/Temporary/LastTest.log" | cut -c -300 | tail -n 150 >&2 || true
+fi
+exit "$code"

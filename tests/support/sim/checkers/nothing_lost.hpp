@@ -38,9 +38,15 @@ struct NothingLost {
     if (there.size() < place.world) return;  // nobody learns what the others bring before all are there
     const std::uint64_t wanted = newest_that_is_there(there);
     wanted_[key_of(place.generation)] = wanted;
+    // With sums that follow the world, states of as many steps differ from generation to generation, and all go on from the newest one.
+    std::uint64_t newest = 0;
+    if (plan.reduce == Reduce::fast)
+      for (const PlaceTaken& one : there)
+        if (const Member& held = members_[one.worker]; held.steps == wanted) newest = std::max(newest, held.ready.generation.number);
     for (const PlaceTaken& one : there) {
       Member& held = members_[one.worker];
-      held.overtaken = held.overtaken || (held.steps && *held.steps != wanted && !voted_for(held, there, wanted));
+      const bool has_it = held.steps == wanted && held.ready.generation.number >= newest;
+      held.overtaken = held.overtaken || (held.steps && !has_it && !voted_for(held, there, wanted));
       if (held.places_since > 0) keep_common(held.held, parts_of(one, there));
     }
   }

@@ -25,7 +25,7 @@ enum class SlotWord : std::uint8_t {
   begin,     ///< The slot is being filled: its record says for what.
   sealed,    ///< Write it. An `outcome` follows.
   hurry,     ///< Training waits for the save under way: no bound on bytes per second holds any more.
-  settle,    ///< The generation is over: what is under way ends soon, well or not. Then `settled` follows.
+  settle,    ///< The generation is over: what is under way ends soon, well or not. Then `settled` follows, once for each such word.
 };
 [[nodiscard]] std::optional<SlotWord> parse_slot_word(ByteSpan packet);
 

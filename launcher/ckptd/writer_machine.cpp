@@ -45,7 +45,7 @@ void WriterMachine::on(const WorkerHurries& e, Instant) {
 }
 
 void WriterMachine::on(const WorkerSettles& e, Instant now) {
-  lines_.at(e.line).settles = true;
+  ++lines_.at(e.line).settles;
   for (const auto& [number, save] : saves_) last_minutes_.settle(save.what.root, save.what.save.fence);
   for (const SlotSeen& slot : e.slots)  // what is being filled, and what was sealed and not said yet
     if (slot.save) last_minutes_.settle(slot.save->root, slot.save->save.fence);
@@ -85,7 +85,7 @@ void WriterMachine::on(const SaveEnded& e, Instant) {
 
 void WriterMachine::on(const AllIsRead&, Instant) {
   for (auto& [number, line] : lines_)
-    if (std::exchange(line.settles, false)) actions_.push_back(TellSettled{number});
+    for (; line.settles > 0; --line.settles) actions_.push_back(TellSettled{number});
 }
 
 void WriterMachine::start(WorkerLine line, const SlotSave& what, Instant now) {
@@ -113,7 +113,7 @@ bool WriterMachine::is_saving(WorkerLine line) const {
 }
 
 bool WriterMachine::is_settling() const {
-  return std::any_of(lines_.begin(), lines_.end(), [](const auto& line) { return line.second.settles; });
+  return std::any_of(lines_.begin(), lines_.end(), [](const auto& line) { return line.second.settles > 0; });
 }
 
 }  // namespace elrun::inline v0::launcher

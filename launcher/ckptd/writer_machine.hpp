@@ -153,7 +153,7 @@ class WriterMachine {
     bool has_slot = false;
     bool is_filling =
         false;  ///< The word before the seal came: a worker that dies without the seal has no save, and the others have to know.
-    bool settles = false;
+    std::uint32_t settles = 0;  ///< Words that are not answered. Each gets an answer of its own, so a worker knows which answers are old.
   };
   struct Save {
     WorkerLine line{};

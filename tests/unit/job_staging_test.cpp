@@ -170,6 +170,26 @@ TEST_CASE("who looks for a checkpoint waits until what was sealed before is sett
   (void)none.wait_until_settled(*worker.store, Deadline::after(worker.clock.now(), 60s));
 }
 
+TEST_CASE("an answer to an earlier word is none to the newest: a save that was begun after it is waited for", "[job_saves]") {
+  Writer writer;
+  Worker worker{writer.path};
+  writer.accept();
+  worker.begin(10);
+  worker.staging.finish_copy();
+  worker.staging.settle();
+  writer.say(SaveOutcome{1, 10, "acknowledged", {}});
+  writer.say(std::nullopt);
+  REQUIRE(worker.hear(10s));  // and reads no further
+  worker.begin(20);
+  worker.staging.finish_copy();
+  (void)worker.staging.wait_until_settled(*worker.store, Deadline::after(worker.clock.now(), 10ms));
+  CHECK(worker.staging.is_busy());  // the writer has not answered this one
+  writer.say(SaveOutcome{1, 20, "acknowledged, too", {}});
+  writer.say(std::nullopt);
+  const auto outcome = worker.staging.wait_until_settled(*worker.store, Deadline::after(worker.clock.now(), 10ms));
+  CHECK(outcome == SaveOutcome{1, 20, "acknowledged, too", {}});
+}
+
 TEST_CASE("a worker whose writer ended, and which looks for a checkpoint before it heard so, is not busy for good", "[job_saves]") {
   Writer writer;
   Worker worker{writer.path};

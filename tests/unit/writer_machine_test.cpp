@@ -228,6 +228,16 @@ TEST_CASE("a worker whose training waits hurries its own save", "[writer_machine
   CHECK(ckptd.has<ForgetBytes>());
 }
 
+TEST_CASE("each word that settles has an answer of its own", "[writer_machine]") {
+  Ckptd ckptd;
+  const SaveNumber save = ckptd.save(first, save_of(10));
+  ckptd.on(WorkerSettles{first});
+  ckptd.on(WorkerSettles{first});
+  ckptd.end(save);
+  ckptd.on(AllIsRead{});
+  CHECK(ckptd.all<TellSettled>().size() == 2);
+}
+
 TEST_CASE("a last minute is for saves with the fences that were known when their generation ended, root by root", "[writer_machine]") {
   LastMinutes last;
   CHECK_FALSE(last.has("/ck", 1));

@@ -31,6 +31,19 @@ std::optional<SlotOwner> Staging::break_promise() {
 void Staging::hang_up() {
   writer_->hang_up();
   slot_is_there_ = false;
+  unanswered_ = 0;
+}
+
+Result<void> Staging::say_settle() {
+  ELRUN_TRY(writer_->say(SlotWord::settle));
+  ++unanswered_;
+  return {};
+}
+
+/// `settled` was read: whether it answers the newest word. An earlier one may have been left unread, and says nothing of what was begun after it.
+bool Staging::is_last_settled() {
+  if (unanswered_ > 0) --unanswered_;
+  return unanswered_ == 0;
 }
 
 Result<void> Staging::make_room(std::uint64_t record_bytes, std::uint64_t data_bytes) {
@@ -41,13 +54,13 @@ Result<void> Staging::make_room(std::uint64_t record_bytes, std::uint64_t data_b
 }
 
 Result<void> Staging::connect() {
-  if (writer_->is_connected() && writer_->has_ended()) writer_->hang_up();  // another ckptd answers by now
+  if (writer_->is_connected() && writer_->has_ended()) hang_up();  // another ckptd answers by now
   if (!writer_->is_connected()) {
     ELRUN_TRY(writer_->connect());
     slot_is_there_ = false;
   }
   if (slot_is_there_ || slot_.bytes() == 0) return {};
-  if (auto passed = writer_->pass(slot_); !passed.ok()) return writer_->hang_up(), passed;
+  if (auto passed = writer_->pass(slot_); !passed.ok()) return hang_up(), passed;
   slot_is_there_ = true;
   return {};
 }
@@ -120,6 +133,7 @@ std::optional<SaveOutcome> Staging::hear(Store& store, Deadline deadline) {
         under_way_.reset();
         return std::move(*outcome);
       }
+      if (!*outcome) (void)is_last_settled();
       continue;
     }
     if (!under_way_->is_overdue && clock_.now() - under_way_->begun > overdue_after) {
@@ -146,7 +160,7 @@ void Staging::hurry() {
 }
 
 void Staging::settle() {
-  if (under_way_) (void)writer_->say(SlotWord::settle);  // where ckptd is gone, `hear` says so
+  if (under_way_) (void)say_settle();  // where ckptd is gone, `hear` says so
 }
 
 std::optional<SaveOutcome> Staging::wait_until_settled(Store& store, Deadline deadline) {
@@ -159,13 +173,14 @@ std::optional<SaveOutcome> Staging::wait_until_settled(Store& store, Deadline de
   };
   // Of a save under way only the ckptd that has it can tell the end; another one has none.
   if (under_way_ && (!writer_->is_connected() || writer_->has_ended())) (void)writer_ended();
-  if (!connect().ok() || !writer_->say(SlotWord::settle).ok()) return writer_ended();
+  if (!connect().ok() || !say_settle().ok()) return writer_ended();
   for (;;) {
     const auto packet = writer_->packet();
     if (!packet.ok()) return writer_ended();
     if (*packet) {
       auto outcome = decode_save_outcome(**packet);
       if (!outcome.ok()) return writer_ended();
+      if (!*outcome && !is_last_settled()) continue;
       if (!*outcome) return under_way_.reset(), own;
       if (under_way_ && (*outcome)->fence == under_way_->save.fence) under_way_.reset(), own = std::move(*outcome);
       continue;

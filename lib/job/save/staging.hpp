@@ -78,12 +78,15 @@ class Staging {
   Failure why_lost(std::uint32_t rank);
 
   void hang_up();
+  Result<void> say_settle();
+  [[nodiscard]] bool is_last_settled();
 
   const Clock& clock_;
   StagingSlot slot_;
   const std::unique_ptr<SlotWriter> writer_;  // ckptd
   bool slot_is_there_ = false;                // with the ckptd of the line
   std::optional<UnderWay> under_way_;
+  std::uint32_t unanswered_ = 0;        // words `settle` on this line, whose `settled` was not read
   std::optional<SlotOwner> promised_;   // and neither begun nor withdrawn
   std::optional<Failure> copy_failed_;  // written by the copy
 };

@@ -126,7 +126,9 @@ void Reporter::began(const World& world, const Supervisor& supervisor) {
   event({.state = "ASSIGN_WORKER_RANKS"});
 }
 
-void Reporter::started(LocalRank local, Rank rank, std::int64_t pid, CgroupCounts before, Path error_file, bool keeps) {
+void Reporter::started(LocalRank local, Rank rank, std::uint32_t restarts, std::int64_t pid, CgroupCounts before, Path error_file,
+                       bool keeps) {
+  place_.restarts = restarts;  // a successor may start before the generation begins in which it has a place
   const Worker worker{rank.value(), pid, clock_.wall_ns(), before, std::move(error_file), keeps, {}, false};
   workers_.insert_or_assign(local, worker);
   event({.state = "START", .worker = WorkerEvent::Worker{worker.rank, local.value(), pid, {}}});

@@ -46,8 +46,8 @@ class Reporter {
   void began(const World& world, const Supervisor& supervisor);
   /// What the container's cgroup has counted so far: asked before a worker's process is there, for what it causes comes on top.
   [[nodiscard]] CgroupCounts counts() const { return cgroup_.counts(); }
-  /// `before`: the counts before its process was there. `keeps`: its error file is there when elrun is gone.
-  void started(LocalRank worker, Rank rank, std::int64_t pid, CgroupCounts before, Path error_file, bool keeps);
+  /// `restarts`: of this node, as the worker is told. `before`: the counts before its process was there. `keeps`: its error file is there when elrun is gone.
+  void started(LocalRank worker, Rank rank, std::uint32_t restarts, std::int64_t pid, CgroupCounts before, Path error_file, bool keeps);
   /// There is no process: what its predecessor left says nothing of it.
   void not_started(LocalRank worker, Rank rank);
   /// A worker that could not be executed has the reason, whose exit code is elrun's.

@@ -23,6 +23,16 @@ nlohmann::json times_of(const std::string& event_log) {
   return {};
 }
 
+/// Of the workers that were started, in the order of their starts: the node's restarts until then.
+std::vector<int> restarts_at_starts(const std::string& event_log) {
+  std::ifstream events{event_log};
+  std::vector<int> all;
+  for (std::string line; std::getline(events, line);)
+    if (auto json = nlohmann::json::parse(line, nullptr, false); json.is_object() && json.value("name", "").ends_with(".START"))
+      all.push_back(json["metadata"]["agent_restarts"]);
+  return all;
+}
+
 double sum_of(const nlohmann::json& causes) {
   return std::accumulate(causes.begin(), causes.end(), 0.0,
                          [](double sum, const nlohmann::json& part) { return sum + part.get<double>(); });
@@ -51,6 +61,7 @@ TEST_CASE("a job that loses a worker says where its time went, and that adds up"
   INFO("zero " << zero << "\n" << ended.output << times.dump(2));
   REQUIRE(ended.code == 0);
   REQUIRE(times.is_object());
+  CHECK(restarts_at_starts(folder / "events") == std::vector{0, 0, 1});
   const double told = times["wall_seconds"];
   CHECK(told <= wall);
   CHECK(sum_of(times["by_cause"]) == Approx(told).epsilon(0.01));

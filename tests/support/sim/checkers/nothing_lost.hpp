@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -62,9 +63,13 @@ struct NothingLost {
   }
   void on(const StepHandedOut& step, Report& report) {
     const auto& there = generations_[key_of(step.generation)];
-    // What members decided in this generation counts as well as what they brought into it.
+    // What members decided in this generation counts as well as what they brought into it. Who is in a later one may have decided there what it has now: a member that was
+    // frozen meanwhile cannot know of that, and decides nothing here any more.
+    std::vector<PlaceTaken> here;
+    std::ranges::copy_if(there, std::back_inserter(here),
+                         [&](const PlaceTaken& place) { return members_[place.worker].place.generation == step.generation; });
     const auto brought = wanted_.find(key_of(step.generation));
-    const std::uint64_t wanted = std::max(brought == wanted_.end() ? 0 : brought->second, newest_that_is_there(there));
+    const std::uint64_t wanted = std::max(brought == wanted_.end() ? 0 : brought->second, newest_that_is_there(here));
     if (step.step < wanted)
       report.violate(name, fmt::format("worker#{} gets step {} in generation {}, whose members hold the state of {} decided steps",
                                        step.worker.value(), step.step, to_string(step.generation), wanted));

@@ -283,12 +283,24 @@ bool Pod::runs(const std::string& name, std::size_t count, Wait wait) const {
   return true;
 }
 
-void Pod::terminate() const {
+std::optional<pid_t> Pod::first_process() const {
   for (const pid_t pid : processes()) {
     std::ifstream status{"/proc/" + std::to_string(pid) + "/status"};  // "NSpid: 4711 1"
     for (std::string line; std::getline(status, line);)
-      if (line.starts_with("NSpid:") && line.ends_with("\t1")) ::kill(pid, SIGTERM);
+      if (line.starts_with("NSpid:") && line.ends_with("\t1")) return pid;
   }
+  return std::nullopt;
+}
+
+void Pod::terminate() const {
+  if (const auto first = first_process()) ::kill(*first, SIGTERM);
+}
+
+void Pod::keep_from_oom_kill(bool keeps) const {
+  const auto set = [](pid_t pid, const char* score) { std::ofstream{"/proc/" + std::to_string(pid) + "/oom_score_adj"} << score; };
+  if (const auto first = first_process()) set(*first, keeps ? "-1000" : "0");
+  if (keeps) return;
+  for (const pid_t pid : processes()) set(pid, "0");  // what the first one started meanwhile
 }
 
 void Pod::kill() const {

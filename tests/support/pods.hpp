@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,8 @@ class Pod {
   void thaw() const;
   /// Its memory is limited, which the kernel enforces: false where this machine has no memory controller to give.
   [[nodiscard]] bool limit_memory(std::uint64_t bytes) const { return group_.limit_memory(bytes); }
+  /// Process 1 is never killed for that, or may be again. The kernel can take a second process before the memory of the first one is free.
+  void keep_from_oom_kill(bool keeps) const;
   /// Processes that the kernel killed for that.
   [[nodiscard]] std::uint64_t oom_kills() const { return group_.oom_kills(); }
 
@@ -87,6 +90,7 @@ class Pod {
 
  private:
   [[nodiscard]] std::string name_space() const;
+  [[nodiscard]] std::optional<pid_t> first_process() const;
   void signal_all(int number) const;
 
   Fabric& fabric_;

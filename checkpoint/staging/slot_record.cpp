@@ -16,7 +16,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::string_view slot_magic = "elrslot2";
+constexpr std::string_view slot_magic = "elrslot3";
 static_assert(slot_magic.back() == static_cast<char>('0' + slot_version) &&
               std::string_view{ckptd_socket}.find(slot_magic.back()) != std::string_view::npos);
 constexpr std::size_t prefix_fields = 8 + 4 + 4 + 3 * 8 + 3 * 8 + 4;  // up to the checksum of what does not change when the slot is sealed

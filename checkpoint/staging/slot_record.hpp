@@ -24,8 +24,8 @@ namespace elrun::inline v0 {
 
 /// Of slots, their records, and the words about them (slot_messages.hpp): one more with each change of any of them. Workers and an `elrun ckptd` of two versions never meet, for it
 /// is in the name of the socket.
-constexpr unsigned slot_version = 2;
-constexpr const char* ckptd_socket = "ckptd-2.sock";  ///< In the agent's directory.
+constexpr unsigned slot_version = 3;
+constexpr const char* ckptd_socket = "ckptd-3.sock";  ///< In the agent's directory.
 
 constexpr std::uint64_t slot_page = 4096;  ///< Of the prefix; the record begins after it, data at a multiple of it.
 constexpr std::uint64_t slot_record_bytes_max = std::uint64_t{256} << 20;  ///< The model's table and host state.

@@ -31,7 +31,7 @@ Checkpointer::Checkpointer(Files& files, const Clock& clock, const Log& log, Pat
 Checkpointer::Checkpointer(Checkpointer&&) noexcept = default;
 Checkpointer::~Checkpointer() = default;
 
-Result<void> Checkpointer::open_root() {
+Result<void> Checkpointer::open_root() const {
   std::vector<std::string> wrong = problems(root_.saver().model);
   for (std::string& line : problems(root_.saver().plan)) wrong.push_back(std::move(line));
   if (!wrong.empty()) return root_.explained(invalid(wrong));
@@ -174,6 +174,21 @@ Result<Start> Checkpointer::start_without_fence(Findings findings, std::vector<s
   Start start{.notes = std::move(notes)};
   tell(start, go);
   return start;
+}
+
+Result<std::optional<NewestCheckpoint>> Checkpointer::newest(const KnownElsewhere& outside) const {
+  const auto looked = [&]() -> Result<std::optional<NewestCheckpoint>> {
+    ELRUN_TRY(open_root());
+    std::vector<std::string> unsaid;  // a start says it
+    Findings findings{
+        .rejected = rejected_, .suspects = outside.suspects, .decided = outside.decided, .begin_anew = root_.saver().begin_anew};
+    ELRUN_TRY_ASSIGN(findings.view, root_.of_reading(look(root_, any_fence, outside.witnesses, unsaid)));
+    ELRUN_TRY_ASSIGN(const Resumption go, decided(root_, std::move(findings)));
+    if (!go.from) return std::optional<NewestCheckpoint>{};
+    ELRUN_TRY_ASSIGN(const CommitRecord commit, root_.of_reading(read_commit(root_.tier(), checkpoint_directory(*go.from))));
+    return std::optional{NewestCheckpoint{*go.from, commit.author.generation}};
+  }();
+  return looked.ok() ? looked : root_.explained(looked.failure());
 }
 
 ShardFindings Checkpointer::check_shards(const ShardQuestion& check) const {

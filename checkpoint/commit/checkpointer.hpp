@@ -54,6 +54,13 @@ struct KnownElsewhere {
   std::uint64_t decided = 0;  ///< The most steps that an agent has seen decided.
 };
 
+/// A checkpoint, and the generation that saved it.
+struct NewestCheckpoint {
+  CheckpointId id;
+  Generation saved_in{};
+  friend bool operator==(const NewestCheckpoint&, const NewestCheckpoint&) = default;
+};
+
 /// Not thread-safe. What it is given by reference outlives it. Every call may block for as long as the storage does. More methods than 25: one for each step of a save, a start, a load and a
 /// removal, of which the decisions are in the cores beside it.
 class Checkpointer {
@@ -68,7 +75,7 @@ class Checkpointer {
 
   /// Any rank. Success when the root is empty or absent, or made by the same plan and model. A damaged RUN.json is the leader's
   /// matter, in start().
-  Result<void> open_root();
+  Result<void> open_root() const;
 
   /// Leader. Makes the root when it is absent, claims the next fence, goes on from the checkpoint that `decide` (resume.hpp) chooses, and
   /// quarantines the damaged ones that it met. Fails with `corrupt` when there were checkpoints and none can be used, with `io` where one that it would choose cannot be read, and with `not_found`
@@ -80,6 +87,9 @@ class Checkpointer {
   /// The same for a job that goes on from what its members hold after `step` steps, and only saves. Checkpoints of later steps are not what it came from: the
   /// fence does not inherit them, a warning names them, and they are kept. Fails with `not_found` when the root is gone as a whole.
   Result<Start> start_with_state(std::uint64_t step, std::span<const Witness> outside = {});
+
+  /// Leader: the checkpoint from which `start` would go on now; nothing where there is none. Fails as `start` does. Claims no fence, and writes nothing.
+  [[nodiscard]] Result<std::optional<NewestCheckpoint>> newest(const KnownElsewhere& outside = {}) const;
 
   /// Any rank, while the leader starts: looks into its share of the shards.
   ShardFindings check_shards(const ShardQuestion& check) const;

@@ -105,7 +105,7 @@ Witness witness(const Acknowledgement& record, const std::string& who, bool is_o
   return {record.id, record.root,
           fmt::format("{} says that {} was acknowledged at {} by {}", who, to_string(record.id), utc(record.author.wall_ns),
                       to_string(record.author)),
-          is_outside};
+          is_outside, record.author.generation};
 }
 
 std::vector<Witness> missing(const RootView& view) {

@@ -24,6 +24,7 @@ struct Witness {
   std::string root{};       ///< Identity of its root; empty: not known.
   std::string says{};       ///< For people: who says so, and since when.
   bool is_outside = false;  ///< Of the storage: the job's store, or an agent.
+  Generation saved_in{};    ///< Number 0: not known.
   friend bool operator==(const Witness&, const Witness&) = default;
 };
 

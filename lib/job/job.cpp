@@ -56,6 +56,7 @@ bool Job::Impl::may_take_from(const JobParts& before) const {
 void Job::Impl::take_position(JobParts& before) {
   parts.decided.continue_from(before.decided, before.step.is_undecided());
   parts.saves.continue_from(before.saves);
+  parts.recovery.continue_from(before.recovery);
   parts.held.take_over();
   parts.variables.inherit(before.variables.kept());
 }

@@ -250,12 +250,14 @@ TEST_CASE("from its own node a rank guesses the others, right where all are as l
 
 TEST_CASE("what a member says of itself arrives as it was said", "[job]") {
   const MemberStatus s{.has_state = true,
+                       .missed_none = true,
                        .has_begun = true,
                        .knowledge = {4, 5, 5},
                        .decision = {1.5f, true, 2.5f, 7},
                        .saved_step = 3,
                        .unsaved_for = 90s,
                        .remembered_step = 2,
+                       .remembered_decided = 6,
                        .held = {{4, 3, 2}, {7, {{1, 2}}}, {3, 1}, {8, {{3, 4}}}},
                        .whole_parameters = false,
                        .node = "node.1",

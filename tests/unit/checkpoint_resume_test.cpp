@@ -485,6 +485,36 @@ TEST_CASE("a job that has an older state than the newest checkpoint keeps that o
   CHECK_THAT(next->notes.at(0), Contains("s000000000020.g00000001.a01 is newer but is not used"));
 }
 
+TEST_CASE("who only looks for the newest checkpoint gets the one of a start, and changes nothing", "[checkpoint]") {
+  FaultyFiles files;
+  const auto looked = [&](std::uint64_t generation) { return TestJob{files, 1, generation}.ranks[0].newest(); };
+  CHECK(*looked(1) == std::nullopt);
+  CHECK(files.all_files().empty());
+  three_checkpoints(files);
+  const std::size_t files_before = files.all_files().size();
+  const auto newest = looked(2);
+  REQUIRE(said(newest) == "");
+  REQUIRE(newest->has_value());
+  CHECK((*newest)->id == CheckpointId{30, 1, 1});
+  CHECK((*newest)->saved_in.number == 2);
+  SECTION("a damaged one is passed over") {
+    files.overwrite("/ckpts/ckpt/s000000000030.g00000001.a01/MANIFEST.json", ByteVector(10));
+    CHECK((*looked(2))->id == CheckpointId{20, 1, 1});
+  }
+  SECTION("one that was acknowledged and is missing is a failure, as of a start") {
+    remove_commit(files, 30);
+    CHECK(looked(2).failure().code == Code::not_found);
+    return;  // a start would fail, too
+  }
+  SECTION("so is a storage that cannot be read") {
+    files.broken = [](const Path&) { return EIO; };
+    CHECK(looked(2).failure().code == Code::io);
+    files.broken = {};
+  }
+  CHECK(files.all_files().size() == files_before);
+  CHECK(TestJob{files, 1, 3}.start()->fence == 2);  // nobody claimed one
+}
+
 TEST_CASE("a job that has its state keeps the whole checkpoints before a damaged one", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);

@@ -65,6 +65,26 @@ TEST_CASE("the stages of a recovery follow each other, and a new generation begi
   CHECK(right == 2 * 7);
 }
 
+TEST_CASE("a member has missed none while it has a place in each generation after one in which all had the state", "[recovery]") {
+  GenerationRecovery recovery;
+  const auto attends = [&](std::uint64_t number) { return recovery.attend(number), recovery.missed_none(); };
+  const auto shares = [&](std::uint64_t number) { recovery.share({{number, {{2, 3}}}, Rank{0}, WorldSize{1}}); };
+  CHECK_FALSE(attends(1));  // it has no state yet
+  shares(4);
+  CHECK(attends(5));
+  CHECK(attends(6));        // 5 ended before all had the state, so nobody took a step there without this member
+  CHECK(attends(6));        // the same, settled again
+  CHECK_FALSE(attends(8));  // others had 7
+  CHECK_FALSE(attends(9));  // what came of 7 is as unknown as before
+  shares(9);
+  CHECK(attends(10));
+  GenerationRecovery next;  // of the program's next run in this process
+  next.continue_from(recovery);
+  CHECK(next.missed_none() == false);
+  next.attend(11);
+  CHECK(next.missed_none());
+}
+
 TEST_CASE("parameters are known to be alike where all members bring them from the generation of their newest step", "[recovery]") {
   const Generation first{1, {{2, 3}}}, second{2, {{2, 3}}};
   const auto from = [](const Generation& decided_in, const Generation& before) {

@@ -177,33 +177,67 @@ TEST_CASE("a state that is incomplete is passed over for an older one, but for n
   CHECK(newest([](auto& statuses) { statuses[2] = at_step(0, {2, 0}), statuses[3] = at_step(0, {2, 1}); }) == 0);
 }
 
-TEST_CASE("a checkpoint that others saved while all members with a state had no place in the world is newer than that state", "[settle]") {
-  const Generation here{9, {{1, 1}}}, other_lineage{8, {{2, 2}}};
-  const auto was_in = [](std::uint64_t number, std::uint64_t step) {
-    MemberStatus s = at_step(step);
-    s.before = {{number, {{1, 1}}}, 0, 2};
-    return s;
-  };
-  CHECK(may_have_missed_saves(std::vector{was_in(7, 18), was_in(6, 17), newcomer()}, here));
-  CHECK_FALSE(may_have_missed_saves(std::vector{was_in(7, 18), was_in(8, 29)}, here));
-  CHECK_FALSE(may_have_missed_saves(std::vector{newcomer()}, here));  // that world looks at all that is remembered
-  std::vector<MemberStatus> elsewhere{was_in(8, 18)};
-  elsewhere[0].before.generation = other_lineage;
-  CHECK(may_have_missed_saves(elsewhere, here));
+namespace {
 
-  const auto all = [&](const SavedElsewhere& saved) {
-    std::vector<MemberStatus> statuses{was_in(7, 18), was_in(6, 17), newcomer()};
+constexpr Lineage first_lineage{{1, 1}}, other_lineage{{2, 2}};
+
+/// It had its state in that generation last, and others have begun some since.
+MemberStatus spare_since(std::uint64_t number, std::uint64_t step) {
+  MemberStatus s = at_step(step);
+  s.before = {{number, first_lineage}, 0, 2};
+  s.knowledge.decided_in = {number, first_lineage};
+  return s;
+}
+MemberStatus without_gap(MemberStatus s) { return s.missed_none = true, s; }
+
+}  // namespace
+
+TEST_CASE("members may have missed saves where each that has a state had no place for a while", "[settle]") {
+  CHECK(may_have_missed_saves(std::vector{spare_since(7, 18), spare_since(6, 17), newcomer()}));
+  CHECK_FALSE(may_have_missed_saves(std::vector{spare_since(7, 18), without_gap(spare_since(8, 29))}));
+  CHECK(may_have_missed_saves(std::vector{spare_since(7, 18), without_gap(newcomer())}));  // it has no state
+  CHECK_FALSE(may_have_missed_saves(std::vector{newcomer()}));                             // that world looks at all that is remembered
+}
+
+TEST_CASE("a checkpoint that others saved while all members with a state had no place in the world is newer than that state", "[settle]") {
+  const auto all = [&](const SavedCheckpoint& saved) {
+    std::vector<MemberStatus> statuses{spare_since(7, 18), spare_since(6, 17), newcomer()};
+    const bool newer = is_newer(saved, statuses, Sums::alike);
     const Settled settled = settle(forty(), statuses, Sums::alike, saved);
     CHECK(settled.known_step == 18);
-    CHECK(newer_checkpoint_line(settled).has_value() == (settled.newer_checkpoint > 0));
+    CHECK(settled.newer_checkpoint == (newer ? saved.step : 0));
+    CHECK(newer_checkpoint_line(settled).has_value() == newer);
+    CHECK_FALSE(going_back_line(statuses, settled).has_value());
     bring_up_to_date(statuses, settled, false);
-    CHECK(plan_state_transfer(forty(), statuses, settled.newest_step, std::vector<Cut>(3)).complete == (settled.newer_checkpoint == 0));
-    return settled.newer_checkpoint;
+    CHECK(plan_state_transfer(forty(), statuses, settled.newest_step, std::vector<Cut>(3)).complete == !newer);
+    return newer;
   };
-  CHECK(all({}) == 0);
-  CHECK(all({28, 8}) == 28);
-  CHECK(all({18, 8}) == 0);
-  CHECK(all({28, 7}) == 0);  // a start passed over it, and these went on from the one before
+  CHECK_FALSE(all({}));
+  CHECK(all({28, {8, first_lineage}}));
+  CHECK_FALSE(all({18, {8, first_lineage}}));
+  CHECK_FALSE(all({28, {7, first_lineage}}));  // a start passed over it, and these went on from the one before
+  CHECK(all({28, {3, other_lineage}}));        // that job began to count again
+}
+
+TEST_CASE("a program that runs again in its process still knows in which generation its state was decided", "[settle]") {
+  std::vector<MemberStatus> statuses{spare_since(7, 18)};
+  statuses[0].before = {};
+  CHECK_FALSE(is_newer({28, {6, first_lineage}}, statuses, Sums::alike));
+  CHECK(is_newer({28, {8, first_lineage}}, statuses, Sums::alike));
+}
+
+TEST_CASE("steps that others decided meanwhile, and of which nothing is left, are told", "[settle]") {
+  const auto line = [](std::vector<MemberStatus> statuses, const SavedCheckpoint& saved = {}) {
+    const Settled settled = settle(forty(), statuses, Sums::alike, saved);
+    return missed_steps_line(statuses, settled).value_or("");
+  };
+  MemberStatus agent = newcomer();  // its agent saw its workers decide them
+  agent.remembered_decided = 25;
+  CHECK_THAT(line({spare_since(7, 18), agent}), Catch::Contains("at step 18") && Catch::Contains("7 steps are repeated"));
+  CHECK(line({spare_since(7, 18), agent}, {28, {8, first_lineage}}).empty());  // all load it, and another line says so
+  CHECK(line({without_gap(spare_since(7, 18)), agent}).empty());               // steps that were undone before
+  agent.remembered_decided = 18;
+  CHECK(line({spare_since(7, 18), agent}).empty());
 }
 
 TEST_CASE("with sums of a generation, parts of as many steps are of one state only where one generation decided them", "[settle]") {

@@ -24,9 +24,12 @@ struct Saving {
     state.plan_world(shards, 0, Space::gradients);
     state.allocate(shards.cuts[0]);
     saves.configure(options);
-    saves.open(Saver{"test", session.place().membership.generation, Rank{0}, WorldSize{1}, identity(plan()),
-                     model_table(two_units(), state.layout(), Optimizer::adamw)},
-               HostFragments{state.to_save(shards, 0), host_memory()}, HostFragments{state.to_load(), host_memory()}, then);
+    saves.open(saver(), HostFragments{state.to_save(shards, 0), host_memory()}, HostFragments{state.to_load(), host_memory()}, then);
+  }
+  [[nodiscard]] Saver saver() const {
+    return {"test",           session.place().membership.generation,
+            Rank{0},          WorldSize{1},
+            identity(plan()), model_table(two_units(), state.layout(), Optimizer::adamw)};
   }
   [[nodiscard]] Place place() const {
     Place out;

@@ -64,6 +64,7 @@ void GenerationChange::drop_step() {
 MemberStatus GenerationChange::status() const {
   return {.has_state = job_.held.has_state(),
           .has_host_state = job_.held.has_host_state(),
+          .missed_none = job_.recovery.missed_none(),
           .has_begun = job_.held.has_begun(),
           .is_past_restore = job_.held.is_restored(),
           .keeps_position = job_.held.keeps_position(),
@@ -73,6 +74,7 @@ MemberStatus GenerationChange::status() const {
           .saved_step = job_.saves.saved_step(),
           .unsaved_for = job_.saves.unsaved_for(),
           .remembered_step = job_.saves.remembered_step(identity(job_.plan(), job_.declared.units()).hash),
+          .remembered_decided = job_.host.session.remembered().decided,
           .held = job_.state.held_cut(),
           .whole_parameters = job_.state.is_whole(),
           .node = job_.host.session.place().node.value(),
@@ -89,32 +91,31 @@ std::vector<Agreement> GenerationChange::agreements() const {
   return out;
 }
 
-/// What the job's store remembers, where a checkpoint may have been saved of which no member with a state knows.
-SavedElsewhere GenerationChange::saved_elsewhere() {
-  if (!may_have_missed_saves(job_.recovery.statuses(), job_.world.membership().generation)) return {};
-  ByteWriter told;
-  if (job_.world.leads()) {
-    const auto newest = expect(job_.world, job_.saves.newest_in_store(identity(job_.plan(), job_.declared.units()).hash));
-    told.put(newest ? newest->id.step : 0), told.put(newest ? newest->author.generation.number : 0);
-  }
-  const ByteVector heard = expect(job_.world, job_.world.from_leader(told.bytes()));
-  ByteReader reader{heard};
-  const SavedElsewhere saved{reader.get<std::uint64_t>(), reader.get<std::uint64_t>()};
-  expect(job_.world, reader.finish("what the leader heard of checkpoints"));
-  return saved;
+/// Where a checkpoint may have been saved of which no member with a state knows: the newest one.
+SavedCheckpoint GenerationChange::saved_by_others() {
+  const std::vector<MemberStatus>& statuses = job_.recovery.statuses();
+  if (!job_.saves.has_directory() || !may_have_missed_saves(statuses) || ELRUN_PLANTED(spares_look_for_no_checkpoint)) return {};
+  const auto newest = job_.saves.newest(saver(), [&](const NewestCheckpoint& one) {
+    return is_newer({one.id.step, one.saved_in}, statuses, sums());
+  });
+  return newest ? SavedCheckpoint{newest->id.step, newest->saved_in} : SavedCheckpoint{};
 }
+
+Sums GenerationChange::sums() const { return job_.plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike; }
 
 void GenerationChange::settle() {
   job_.world.now(Call::meeting);
+  job_.recovery.attend(job_.world.membership().generation.number);
   const Instant begun = job_.host.clock.now();
   expect(job_.world, job_.world.join());
   job_.times.connected(begun, job_.host.clock.now());
   same_job_everywhere(job_.world, agreements());
   expect(job_.world, job_.array_meeting.meet(job_.world));
   job_.recovery.gather(job_.world, status());
-  job_.recovery.settle(job_.state.layout(), job_.plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike, saved_elsewhere());
-  if (const auto line = going_back_line(job_.recovery.statuses(), job_.recovery.settled()); line && job_.world.leads())
-    job_.host.log.warning(*line);
+  job_.recovery.settle(job_.state.layout(), sums(), saved_by_others());
+  for (const auto& line : {missed_steps_line(job_.recovery.statuses(), job_.recovery.settled()),
+                           going_back_line(job_.recovery.statuses(), job_.recovery.settled())})
+    if (line && job_.world.leads()) job_.host.log.warning(*line);
   if (const HeldCut& mine = job_.recovery.statuses()[job_.world.rank()].held; job_.state.held_cut().cut == mine.cut)
     job_.state.undo_recut();
   else job_.state.finish_recut();
@@ -195,12 +196,21 @@ void GenerationChange::load_or_begin(const std::string& lost) {
   job_.initial_values.forget();
 }
 
+Saver GenerationChange::saver() const {
+  const Membership& here = job_.world.membership();
+  return {job_.host.session.place().run.value(),
+          here.generation,
+          here.rank,
+          here.world,
+          identity(job_.plan(), job_.declared.units()),
+          model_table(job_.declared.units(), job_.state.layout(), job_.plan().optimizer),
+          job_.host.begin_anew};
+}
+
 void GenerationChange::open_saves(JobSaves::Then then) {
   if (!job_.saves.has_directory()) return;
   job_.saves.open(
-      Saver{job_.host.session.place().run.value(), job_.world.membership().generation, job_.world.membership().rank,
-            job_.world.membership().world, identity(job_.plan(), job_.declared.units()),
-            model_table(job_.declared.units(), job_.state.layout(), job_.plan().optimizer), job_.host.begin_anew},
+      saver(),
       HostFragments{slices_to_write(job_.state.to_save(job_.shards.map, job_.world.rank()), job_.world.rank(), job_.world.size()),
                     job_.state.memory()},
       HostFragments{job_.state.to_load(), job_.state.memory()}, then);

@@ -33,7 +33,9 @@ class GenerationChange {
 
  private:
   [[nodiscard]] MemberStatus status() const;
-  SavedElsewhere saved_elsewhere();
+  SavedCheckpoint saved_by_others();
+  [[nodiscard]] Sums sums() const;
+  [[nodiscard]] Saver saver() const;
   [[nodiscard]] std::vector<Agreement> agreements() const;
   void drop_step();
   void share();

@@ -8,13 +8,19 @@
 
 namespace elrun::inline v0 {
 
+void GenerationRecovery::attend(std::uint64_t number) {
+  if (number == no_gap_until_) return;
+  missed_none_ = no_gap_until_ > 0 && number == no_gap_until_ + 1;
+  if (missed_none_) no_gap_until_ = number;
+}
+
 void GenerationRecovery::gather(JobWorld& world, const MemberStatus& mine) {
   const auto parts = expect(world, world.all_gather(encode(mine)));
   statuses_.clear();
   for (const ByteVector& part : parts) statuses_.push_back(expect(world, decode_member_status(part)));
 }
 
-void GenerationRecovery::settle(const Layout& layout, Sums sums, const SavedElsewhere& saved) {
+void GenerationRecovery::settle(const Layout& layout, Sums sums, const SavedCheckpoint& saved) {
   settled_ = elrun::settle(layout, statuses_, sums, saved);
   if (auto same = check_same_update(statuses_, settled_.newest_step); !same.ok()) throw Error{std::move(same).failure()};
 }
@@ -54,6 +60,7 @@ const StateTransfer& GenerationRecovery::plan_transfer(const Layout& layout, con
 void GenerationRecovery::share(const Membership& here) {
   stage_ = Stage::shared;
   copies_ = copies_of(statuses_);
+  no_gap_until_ = here.generation.number;
   before_ = {here.generation, here.rank.value(), here.world.value()};
   nodes_before_ = {here.generation, {}};
   for (const MemberStatus& s : statuses_) nodes_before_.names.push_back(s.node);

@@ -31,11 +31,17 @@ class GenerationRecovery {
   [[nodiscard]] Stage stage() const { return stage_; }
   [[nodiscard]] bool is_ready() const { return stage_ == Stage::ready; }
   void begin() { stage_ = Stage::joining; }
+  /// This member has a place in generation `number`, whatever comes of it.
+  void attend(std::uint64_t number);
+  /// Since all had the state that this member has, it had a place in each generation up to the one that `attend` was told last.
+  [[nodiscard]] bool missed_none() const { return missed_none_; }
+  /// In the process of a run of the program before this one, with the state of that one.
+  void continue_from(const GenerationRecovery& before) { no_gap_until_ = before.no_gap_until_; }
 
   /// Collective: the members' statuses.
   void gather(JobWorld& world, const MemberStatus& mine);
   /// What became of the last step. `saved`: the same on all ranks. Throws Error (`mismatch`) on all alike where members applied it with different values.
-  void settle(const Layout& layout, Sums sums, const SavedElsewhere& saved = {});
+  void settle(const Layout& layout, Sums sums, const SavedCheckpoint& saved = {});
   /// All that apply that step have done so. `whole_after_update`: as `bring_up_to_date`.
   void end_settling(bool whole_after_update);
   /// By rank.
@@ -83,6 +89,8 @@ class GenerationRecovery {
   Copies copies_ = Copies::never_apart;
   PlaceBefore before_;
   PreviousNodes nodes_before_;
+  bool missed_none_ = false;
+  std::uint64_t no_gap_until_ = 0;  // the number of the newest generation to which no generation without this member lies in between
 };
 
 }  // namespace elrun::inline v0

@@ -50,6 +50,7 @@ ByteVector encode(const MemberStatus& s) {
   ByteWriter w;
   w.put(static_cast<std::uint8_t>(s.has_state));
   w.put(static_cast<std::uint8_t>(s.has_host_state));
+  w.put(static_cast<std::uint8_t>(s.missed_none));
   w.put(static_cast<std::uint8_t>(s.has_begun));
   w.put(static_cast<std::uint8_t>(s.is_past_restore));
   w.put(static_cast<std::uint8_t>(s.keeps_position));
@@ -67,6 +68,7 @@ ByteVector encode(const MemberStatus& s) {
   w.put(s.saved_step);
   w.put(s.unsaved_for.count());
   w.put(s.remembered_step);
+  w.put(s.remembered_decided);
   put(w, s.held.cut);
   put(w, s.held.recut_in);
   put(w, s.held.next);
@@ -89,6 +91,7 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   MemberStatus s;
   s.has_state = r.get<std::uint8_t>() != 0;
   s.has_host_state = r.get<std::uint8_t>() != 0;
+  s.missed_none = r.get<std::uint8_t>() != 0;
   s.has_begun = r.get<std::uint8_t>() != 0;
   s.is_past_restore = r.get<std::uint8_t>() != 0;
   s.keeps_position = r.get<std::uint8_t>() != 0;
@@ -106,6 +109,7 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.saved_step = r.get<std::uint64_t>();
   s.unsaved_for = Duration{r.get<Duration::rep>()};
   s.remembered_step = r.get<std::uint64_t>();
+  s.remembered_decided = r.get<std::uint64_t>();
   s.held.cut = cut_from(r);
   s.held.recut_in = generation_from(r);
   s.held.next = cut_from(r);

@@ -52,19 +52,21 @@ constexpr std::uint64_t never_saved = ~std::uint64_t{0};
 struct MemberStatus {
   bool has_state = false;        ///< Parameters and moments of `knowledge.applied` steps,
   bool has_host_state = true;    ///< and host state: who got the first from others has the second once all come to next_step().
+  bool missed_none = false;      ///< It had a place in each generation since all had that state: nobody trained without it.
   bool has_begun = false;        ///< Its program has made or got initial values, or got parts of them: it cannot begin where it is.
   bool is_past_restore = false;  ///< Its program has left restore(): it may be anywhere in its loop.
   bool keeps_position = false;   ///< Its program runs again up to restore(), with the state and the place in the loop of its last run.
   Knowledge knowledge{};
   Decision decision{};          ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
   UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.
-  std::uint64_t saved_step = 0;       ///< The newest that is on storage, as it knows,
-  Duration unsaved_for{0};            ///< and how long ago it got there.
-  std::uint64_t remembered_step = 0;  ///< Of the newest checkpoint that its agent was told of; 0: of none.
-  HeldCut held{};                     ///< Its shard of what is sharded. Of replicated state that is all.
-  bool whole_parameters = true;       ///< Parameters outside of its shard are of the same step, too.
-  std::string node;                   ///< Where it runs,
-  Device device{};                    ///< and computes.
+  std::uint64_t saved_step = 0;          ///< The newest that is on storage, as it knows,
+  Duration unsaved_for{0};               ///< and how long ago it got there.
+  std::uint64_t remembered_step = 0;     ///< Of the newest checkpoint that its agent was told of; 0: of none.
+  std::uint64_t remembered_decided = 0;  ///< The most steps that its agent has seen decided.
+  HeldCut held{};                        ///< Its shard of what is sharded. Of replicated state that is all.
+  bool whole_parameters = true;          ///< Parameters outside of its shard are of the same step, too.
+  std::string node;                      ///< Where it runs,
+  Device device{};                       ///< and computes.
   PlaceBefore before{};
   Copies copies = Copies::never_apart;  ///< In the last generation in which all had the state.
   std::uint64_t evaluations = 0;        ///< Decided since its last step was applied,

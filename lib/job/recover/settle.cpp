@@ -63,35 +63,47 @@ std::uint64_t newest_saved(std::span<const MemberStatus> statuses) {
   return newest;
 }
 
-/// The number of the newest generation in which a member that has a state was; 0: in none.
-std::uint64_t newest_generation_before(std::span<const MemberStatus> statuses) {
-  std::uint64_t newest = 0;
+/// The newest generation in which a member that has a state was, or in which its last step was decided; number 0: in none.
+Generation newest_generation_before(std::span<const MemberStatus> statuses) {
+  Generation newest;
   for (const MemberStatus& s : statuses)
-    if (s.has_state) newest = std::max(newest, s.before.generation.number);
+    for (const Generation& g : {s.before.generation, s.knowledge.decided_in})
+      if (s.has_state && g.number > newest.number) newest = g;
   return newest;
 }
 
-}  // namespace
-
-bool may_have_missed_saves(std::span<const MemberStatus> statuses, const Generation& here) {
-  return std::ranges::any_of(statuses, &MemberStatus::has_state) && std::ranges::none_of(statuses, [&](const MemberStatus& s) {
-           return s.has_state && s.before.generation.number + 1 == here.number && s.before.generation.lineage == here.lineage;
-         });
-}
-
-Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedElsewhere& saved_elsewhere) {
-  std::vector<Generation> finished;
-  for (const MemberStatus& s : statuses) finished.push_back(s.held.recut_in);
-  for (MemberStatus& s : statuses)
-    if (has_next(s) && std::ranges::find(finished, s.held.next_in) != finished.end()) keep_new(s.held);
+std::vector<DecidedState> states_of(std::span<const MemberStatus> statuses, Sums sums) {
   std::vector<Knowledge> known;
   for (const MemberStatus& s : statuses)
     if (s.has_state) known.push_back(s.knowledge);
   std::vector<DecidedState> states = decided_states(known, sums);
   if (states.empty()) states.emplace_back();  // nobody has one: all begin
+  return states;
+}
+
+}  // namespace
+
+bool may_have_missed_saves(std::span<const MemberStatus> statuses) {
+  return std::ranges::any_of(statuses, &MemberStatus::has_state) &&
+         std::ranges::none_of(statuses, [](const MemberStatus& s) { return s.has_state && s.missed_none; });
+}
+
+bool is_newer(const SavedCheckpoint& saved, std::span<const MemberStatus> statuses, Sums sums) {
+  const Generation before = newest_generation_before(statuses);
+  // Numbers of two lineages do not compare, and a checkpoint that was passed over is on no timeline that another lineage goes on from.
+  const bool is_later = saved.saved_in.number > before.number || saved.saved_in.lineage != before.lineage;
+  return saved.step > states_of(statuses, sums).front().steps && is_later;
+}
+
+Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedCheckpoint& saved_checkpoint) {
+  std::vector<Generation> finished;
+  for (const MemberStatus& s : statuses) finished.push_back(s.held.recut_in);
+  for (MemberStatus& s : statuses)
+    if (has_next(s) && std::ranges::find(finished, s.held.next_in) != finished.end()) keep_new(s.held);
+  std::vector<DecidedState> states = states_of(statuses, sums);
   const std::uint64_t known_step = states.front().steps, saved = newest_saved(statuses);
-  const bool is_newer = saved_elsewhere.step > known_step && saved_elsewhere.generation > newest_generation_before(statuses);
-  if (is_newer) {
+  const bool goes_to_newer = is_newer(saved_checkpoint, statuses, sums);
+  if (goes_to_newer) {
     for (MemberStatus& s : statuses) s.has_state = false;
     states.assign(1, {});
   }
@@ -105,7 +117,7 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
     if (keep != Keep::none) out = std::move(at);
   }
   out.known_step = known_step;
-  if (is_newer) out.newer_checkpoint = saved_elsewhere.step;
+  if (goes_to_newer) out.newer_checkpoint = saved_checkpoint.step;
   for (std::uint32_t r = 0; r < statuses.size(); ++r) {
     MemberStatus& s = statuses[r];
     if (has_next(s) && keep == Keep::new_shards && brings(s, out, r)) keep_new(s.held);
@@ -117,7 +129,7 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
 }
 
 std::optional<std::string> going_back_line(std::span<const MemberStatus> statuses, const Settled& settled) {
-  if (settled.known_step == settled.newest_step) return std::nullopt;
+  if (settled.known_step == settled.newest_step || settled.newer_checkpoint > 0) return std::nullopt;
   std::vector<std::string> who;
   for (std::uint32_t r = 0; r < statuses.size(); ++r)
     if (statuses[r].has_state && statuses[r].knowledge.decided == settled.known_step)
@@ -137,6 +149,17 @@ std::optional<std::string> newer_checkpoint_line(const Settled& settled) {
   return fmt::format(
       "the workers here are at step {}. While they had no place in the world, others saved the checkpoint of step {}: all go on from the newest checkpoint",
       settled.known_step, settled.newer_checkpoint);
+}
+
+std::optional<std::string> missed_steps_line(std::span<const MemberStatus> statuses, const Settled& settled) {
+  if (!may_have_missed_saves(statuses) || settled.newer_checkpoint > 0) return std::nullopt;
+  std::uint64_t decided = 0;
+  for (const MemberStatus& s : statuses) decided = std::max(decided, s.remembered_decided);
+  if (decided <= settled.newest_step) return std::nullopt;
+  const std::uint64_t again = decided - settled.newest_step;
+  return fmt::format(
+      "the workers here are at step {}. While they had no place in the world, others came to step {}. No worker has that state any more, and no checkpoint of it was found. {} repeated",
+      settled.newest_step, decided, again == 1 ? "1 step is" : fmt::format("{} steps are", again));
 }
 
 Result<void> check_same_update(std::span<const MemberStatus> statuses, std::uint64_t newest_step) {

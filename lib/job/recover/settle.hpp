@@ -15,13 +15,15 @@
 
 namespace elrun::inline v0 {
 
-/// A checkpoint of this job, as the job's store remembers it; step 0: it remembers none.
-struct SavedElsewhere {
-  std::uint64_t step = 0, generation = 0;  ///< The number of the generation that saved it.
+/// A checkpoint of this job; step 0: there is none.
+struct SavedCheckpoint {
+  std::uint64_t step = 0;
+  Generation saved_in{};
 };
-/// Whether `here` is a generation in which the store has to be asked for it: some member has a state, but none of those was in the generation before. Spares that were
-/// members long ago are the world then, and others may have saved meanwhile.
-[[nodiscard]] bool may_have_missed_saves(std::span<const MemberStatus> statuses, const Generation& here);
+/// Whether others may have trained, and saved, without any of the members that have a state. So it is where the world is made of spares that were members long ago.
+[[nodiscard]] bool may_have_missed_saves(std::span<const MemberStatus> statuses);
+/// Whether `saved` has more steps than the state of any member, and is of a later generation than those states: of an earlier one, it was passed over.
+[[nodiscard]] bool is_newer(const SavedCheckpoint& saved, std::span<const MemberStatus> statuses, Sums sums);
 
 struct Settled {
   std::uint64_t newest_step = 0;  ///< Decided steps from which all go on,
@@ -46,11 +48,13 @@ struct Settled {
 /// nobody knows, all go back to the old ones; but where these are not all of the state, for a holder died, and the new ones are, they keep the new
 /// ones. In `statuses` each member then has the shard that it keeps.
 ///
-/// Where a checkpoint of more steps was saved in a generation after the last one of all members that have a state, that one is newer: in `statuses` no member has a state then.
-[[nodiscard]] Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedElsewhere& saved = {});
+/// Where `saved` is newer than all that members have (`is_newer`), in `statuses` no member has a state then.
+[[nodiscard]] Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedCheckpoint& saved = {});
 
 /// Why all load a checkpoint although members have a state, in a sentence. Nothing: it is not so.
 [[nodiscard]] std::optional<std::string> newer_checkpoint_line(const Settled& settled);
+/// Where the members go on with their own state although others decided more steps, in a sentence: how many are repeated. Nothing: nobody knows of such steps.
+[[nodiscard]] std::optional<std::string> missed_steps_line(std::span<const MemberStatus> statuses, const Settled& settled);
 
 /// Why the world goes on with fewer steps than a member has, in a sentence or two. Nothing: it does not.
 [[nodiscard]] std::optional<std::string> going_back_line(std::span<const MemberStatus> statuses, const Settled& settled);

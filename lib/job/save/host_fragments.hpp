@@ -17,6 +17,8 @@ namespace elrun::inline v0 {
 
 class HostFragments {
  public:
+  /// None.
+  HostFragments() = default;
   /// `fragments`: runs of `memory`, which outlives this.
   HostFragments(std::vector<Fragment> fragments, Memory& memory) : fragments_{std::move(fragments)}, memory_{&memory} {}
 
@@ -44,7 +46,7 @@ class HostFragments {
 
  private:
   std::vector<Fragment> fragments_;
-  Memory* memory_;
+  Memory* memory_ = nullptr;
 };
 
 }  // namespace elrun::inline v0

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/commit/newest.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
@@ -16,7 +15,6 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr Duration store_timeout = 1s;  // for the store to answer what follows a report to the agent
-constexpr Duration newest_wait = 30s;   // for the store to say which checkpoint is the newest, where state may be older than that one
 constexpr Duration owner_wait = 1s;     // for the store to say that this generation is the current one
 constexpr Duration away_wait = 50ms;    // the same, after a time when it did not answer
 constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
@@ -47,23 +45,37 @@ void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, Then
   if (then == Then::saves) async_.take_memory();
 }
 
-std::uint64_t JobSaves::remembered_step(std::string_view plan) const {
-  const auto record = of_this_job(host_.session.remembered().checkpoint, plan);
-  return record ? record->id.step : 0;
-}
-
-Result<std::optional<Acknowledgement>> JobSaves::newest_in_store(std::string_view plan) const {
-  if (!has_directory()) return std::optional<Acknowledgement>{};
-  ELRUN_TRY_ASSIGN(const std::string told, newest_told(host_.session.store(), Deadline::after(host_.clock.now(), newest_wait)));
-  return of_this_job(told, plan);
-}
-
 /// Another directory, or another plan, is another job's.
-std::optional<Acknowledgement> JobSaves::of_this_job(const std::string& text, std::string_view plan) const {
-  if (!has_directory() || text.empty()) return std::nullopt;
+std::uint64_t JobSaves::remembered_step(std::string_view plan) const {
+  const std::string text = host_.session.remembered().checkpoint;
+  if (!has_directory() || text.empty()) return 0;
   const auto record = decode_acknowledgement(as_bytes(text), "what is remembered of the newest checkpoint");
-  const bool is_this = record.ok() && record->directory == Path{options_.directory}.string() && record->plan == plan;
-  return is_this ? std::optional{*record} : std::nullopt;
+  return record.ok() && record->directory == Path{options_.directory}.string() && record->plan == plan ? record->id.step : 0;
+}
+
+std::optional<NewestCheckpoint> JobSaves::newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer) {
+  StorageWaitReporter reporter{host_.session, host_.files, wait_terms()};
+  if (options_.async)
+    if (const auto outcome = async_.wait_for_others(); outcome && saves_) take_note(*outcome);
+  Saves look{host_.files, host_.clock, host_.log, host_.session, world_, options_, saver, {}, {}, host_.readers};
+  std::optional<NewestCheckpoint> usable;
+  bool is_told = false;
+  const auto looked = retry_.until_it_answers(
+      [&]() -> Result<void> {
+        ELRUN_TRY_ASSIGN(const Saves::Newest known, look.newest());
+        is_told = is_told || (known.acknowledged && is_newer(*known.acknowledged));
+        ELRUN_TRY_ASSIGN(usable, known.usable);
+        return {};
+      },
+      options_.final_wait, reporter);
+  if (looked.ok()) return usable;
+  if (world_.over()) revoked(world_);
+  if (is_told && may_pass(looked.failure())) retry_.give_up(looked.failure());
+  if (world_.leads())
+    host_.log.warning(
+        fmt::format("the workers keep their state, for whether others saved a newer one meanwhile cannot be told: {}",
+                    may_pass(looked.failure()) ? "the storage does not answer " + looked.failure().what : message(looked.failure())));
+  return std::nullopt;
 }
 
 void JobSaves::hear_unsaved_for(Duration time) {

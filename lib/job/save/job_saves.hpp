@@ -9,6 +9,7 @@
 /// is begun here, and goes on elsewhere (async_saves.hpp); one that comes while another is written is left out.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -65,8 +66,10 @@ class JobSaves {
   void set_saved_step(std::uint64_t step) { record_.set_step(step); }
   /// Of the newest checkpoint of this job that this node's agent was told of, as of the newest place; 0: of none. `plan`: its hash.
   [[nodiscard]] std::uint64_t remembered_step(std::string_view plan) const;
-  /// The newest checkpoint of this job that the job's store knows of. Fails where the store does not answer for half a minute.
-  [[nodiscard]] Result<std::optional<Acknowledgement>> newest_in_store(std::string_view plan) const;
+  /// For members that keep their state unless others have saved a newer one: the checkpoint from which `restore` would go on now. Nothing where there is none, and where that
+  /// cannot be told; then the leader warns why. Where the storage does not answer although a checkpoint was acknowledged that is newer (`is_newer`, the same on all ranks), this
+  /// ends as `restore` does. Waits for saves of workers before these, and writes nothing.
+  [[nodiscard]] std::optional<NewestCheckpoint> newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer);
   /// How long ago that was, by this member's clock; without a checkpoint since the job began.
   [[nodiscard]] Duration unsaved_for() const { return record_.age(); }
   /// This member is new and has the state from one that knows that: where a new member leads, time goes on counting.
@@ -91,7 +94,6 @@ class JobSaves {
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 
  private:
-  [[nodiscard]] std::optional<Acknowledgement> of_this_job(const std::string& text, std::string_view plan) const;
   AsyncSaves::Agreed agree(bool promises);
   void save_blocking(std::uint64_t step, const std::vector<Aux>& host_state);
   /// True: this step needs no save that blocks.

@@ -164,6 +164,49 @@ Result<KnownElsewhere> Saves::ask_around() {
   return heard;
 }
 
+namespace {
+
+void put(ByteWriter& w, const std::optional<NewestCheckpoint>& checkpoint) {
+  w.put_text(checkpoint ? to_string(checkpoint->id) : "");
+  const Generation in = checkpoint ? checkpoint->saved_in : Generation{};
+  for (const std::uint64_t n : {in.number, in.lineage.bits[0], in.lineage.bits[1]}) w.put(n);
+}
+
+std::optional<NewestCheckpoint> checkpoint_from(ByteReader& r) {
+  const std::string name = r.get_text(64);
+  NewestCheckpoint checkpoint;
+  for (std::uint64_t* n : {&checkpoint.saved_in.number, &checkpoint.saved_in.lineage.bits[0], &checkpoint.saved_in.lineage.bits[1]})
+    *n = r.get<std::uint64_t>();
+  if (name.empty()) return std::nullopt;
+  const auto id = parse_checkpoint_id(name);
+  if (!id) return r.mark_broken(), std::nullopt;
+  checkpoint.id = *id;
+  return checkpoint;
+}
+
+}  // namespace
+
+Result<Saves::Newest> Saves::newest() {
+  ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around());
+  ByteWriter leaders;
+  if (world_.leads()) {
+    std::optional<NewestCheckpoint> acknowledged;
+    for (const Witness& w : heard.witnesses)
+      if (!acknowledged || acknowledged->id < w.id) acknowledged = {w.id, w.saved_in};
+    const auto usable = checkpointer_.newest(heard);
+    put(leaders, acknowledged);
+    put(leaders, usable.ok() ? *usable : std::nullopt);
+    leaders.put_bytes(encode_status(usable.ok() ? Result<void>{} : Result<void>{usable.failure()}));
+  }
+  ELRUN_TRY_ASSIGN(const ByteVector bytes, world_.from_leader(leaders.bytes()));
+  ByteReader r{bytes};
+  Newest newest{.acknowledged = checkpoint_from(r), .usable = checkpoint_from(r)};
+  const ByteSpan status = r.get_bytes(bytes.size());
+  ELRUN_TRY(r.finish("what the leader knows of the newest checkpoint"));
+  if (auto looked = decode_status(status); !looked.ok()) newest.usable = std::move(looked).failure();
+  return newest;
+}
+
 Result<Saves::Loaded> Saves::restore() {
   ELRUN_TRY(world_.agree(checkpointer_.open_root()));
   ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around());

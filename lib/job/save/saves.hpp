@@ -31,6 +31,15 @@ class Saves {
   /// Loads the checkpoint that `decide` chooses. `not_found` when one was acknowledged and is missing: resume.hpp. `io` when one cannot be read that it would choose:
   /// then it is to be called again later.
   Result<Loaded> restore();
+
+  /// What is known of the newest checkpoint.
+  struct Newest {
+    std::optional<NewestCheckpoint> acknowledged;  ///< As the job's store and its agents say. It need not be on storage.
+    /// From which `restore` would go on now, as far as the leader sees; nothing where there is none. Fails as `restore` does.
+    Result<std::optional<NewestCheckpoint>> usable;
+  };
+  /// Writes nothing, and claims no fence. A failure is one of the world.
+  Result<Newest> newest();
   /// Commits a checkpoint; the first call claims the root where `restore` has not. `refused` says that a newer job owns the root; after any other failure the world can go on.
   /// `removes_old`: those beyond `keep` go, and what dead saves left.
   Result<void> save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner,

@@ -27,25 +27,42 @@ Duration of_leader(JobWorld& world, Duration mine, std::string_view what) {
 }
 
 Saves::Loaded StorageRetry::load(Saves& saves, Duration wait, StorageWaitReporter& reporter) {
+  std::optional<Saves::Loaded> loaded;
+  const auto once = [&]() -> Result<void> {
+    ELRUN_TRY_ASSIGN(loaded, saves.restore());
+    return {};
+  };
+  auto done = until_it_answers(once, wait, reporter);
+  if (done.ok()) return std::move(*loaded);
+  Failure why = std::move(done).failure();
+  if (world_.over() || !may_pass(why)) failed(world_, std::move(why));
+  give_up(std::move(why));
+}
+
+void StorageRetry::give_up(Failure why) {
+  why.remedy = Remedy::fix_config;
+  why.what = "the job cannot go on from its checkpoints, for their storage does not answer " + why.what;
+  throw StorageIsAway{std::move(why)};
+}
+
+Result<void> StorageRetry::until_it_answers(const std::function<Result<void>()>& once, Duration wait, StorageWaitReporter& reporter) {
   StorageWait waited{.wait = wait};
   for (;;) {
     reporter.moved();
-    auto loaded = saves.restore();
-    if (loaded.ok()) {
+    auto done = once();
+    if (done.ok()) {
       if (waited.tries > 0 && world_.leads()) host_.log.info(fmt::format("the storage answers, at try {}", waited.tries + 1));
-      return std::move(loaded).value();
+      return {};
     }
-    if (world_.over() || !may_pass(loaded.failure())) failed(world_, std::move(loaded).failure());
-    const Failure& why = loaded.failure();
+    if (world_.over() || !may_pass(done.failure())) return done;
+    const Failure& why = done.failure();
     const Instant now = host_.clock.now();
     const auto next = pause_of_all(waited, why, now);
     if (!next) {
       Failure last = why;
-      last.remedy = Remedy::fix_config;
-      last.what =
-          fmt::format("the job cannot go on from its checkpoints, for their storage does not answer ({} in {}): {}",
-                      waited.tries == 1 ? "1 try" : fmt::format("{} tries", waited.tries), for_people(now - waited.begun), last.what);
-      throw StorageIsAway{std::move(last)};
+      last.what = fmt::format("({} in {}): {}", waited.tries == 1 ? "1 try" : fmt::format("{} tries", waited.tries),
+                              for_people(now - waited.begun), last.what);
+      return last;
     }
     const std::string words = start_failed(waited, why, *next, now);
     if (world_.leads()) host_.log.warning(words);

@@ -5,6 +5,7 @@
 /// Called by the job's thread, on all ranks in the same order. A world that ends meanwhile leaves a call by `Revoked`.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -38,6 +39,10 @@ class StorageRetry {
   /// Restores by `saves`. A storage that hangs or cannot be read is waited for: each restart would meet it, too, and use up what there are. What cannot be read after
   /// `wait` ends the job by `StorageIsAway`: a person knows whether the storage comes back, and a step back cannot be undone.
   [[nodiscard]] Saves::Loaded load(Saves& saves, Duration wait, StorageWaitReporter& reporter);
+  /// After what `until_it_answers` returned.
+  [[noreturn]] static void give_up(Failure why);
+  /// Calls `once` until it does not fail as `may_pass` says. After `wait` such a failure is returned as any other one is, and begins with how often that was tried, in brackets.
+  [[nodiscard]] Result<void> until_it_answers(const std::function<Result<void>()>& once, Duration wait, StorageWaitReporter& reporter);
   /// Another try of `wait` has failed at `now`: the pause before the next one, or nothing when there is none. By the leader's clock, for all ranks have to try again, or none.
   [[nodiscard]] std::optional<Duration> pause_of_all(StorageWait& wait, const Failure& why, Instant now);
   /// `done`: the steps that the state in memory is of, where there is one.

@@ -1,10 +1,11 @@
 #pragma once
-/// \file Saves that go on while workers train. What is acknowledged has its COMMIT, and no later start goes on from less. Under one fence acknowledged steps grow.
+/// \file Saves that go on while workers train. What is acknowledged has its COMMIT, and no later start goes on from less, nor a world of members that have an older state. Under one fence acknowledged steps grow.
 /// A member of an earlier generation that was frozen, and thaws, may still go on from what was decided then: nobody hears of what it does.
 /// The sealed slot of a worker that is gone is written, and of one that was being filled the others hear. A slot does not change while it is written. Who is told that all is settled is told the truth. A node holds
 /// no more slots than its workers have, and as many again of workers before them. Where nothing goes wrong, no save fails.
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -13,8 +14,6 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/commit/newest.hpp"
-#include "checkpoint/format/records.hpp"
 #include "tests/support/sim/checkers/report.hpp"
 #include "tests/support/sim/observations.hpp"
 
@@ -34,25 +33,21 @@ struct SavesHold {
     at->second = std::max(at->second, one.step);
     auto& newest = newest_[generation_];
     newest = std::max(newest, std::pair{one.fence, one.step});
+    saved_ = std::max(saved_, Saved{one.fence, one.step, begun_});
   }
-  /// The store of the job was told of it.
-  void on(const StoreAnswered& one, Report&) {
-    if (one.request.op != StoreOp::compare_set || !one.reply.ok || one.request.keys[0] != newest_checkpoint_key) return;
-    const auto record = decode_acknowledgement(one.request.value, "what the store was told");
-    if (record.ok() && !one.reply.values.empty() && one.reply.values[0] == one.request.value)
-      told_[one.coordinator].emplace(record->author.generation.number, record->id.step);
+  void on(const GenerationBegan& began, Report&) {
+    begun_ = std::max(begun_, began.generation.number);
+    saved_before_[{began.generation.lineage, began.generation.number}] = saved_;
   }
-  void on(const GenerationBegan& began, Report&) { keeper_[{began.generation.lineage, began.generation.number}] = began.coordinator; }
   /// A world of members that were spares meanwhile has an older state, and may not go on from it.
   void on(const StepWasDecided& one, Report& report) {
-    const auto keeper = keeper_.find({one.generation.lineage, one.generation.number});
-    if (keeper == keeper_.end()) return;
-    for (const auto& [generation, step] : told_[keeper->second])
-      if (generation > loaded_in_ && generation < one.generation.number && one.step <= step)
-        report.violate(
-            name,
-            fmt::format("worker#{} decides step {} in generation {}, although the store knew of the checkpoint of step {} of generation {}",
-                        one.worker.value(), one.step, one.generation.number, step, generation));
+    const auto saved = saved_before_.find({one.generation.lineage, one.generation.number});
+    if (saved != saved_before_.end() && saved->second.generation > loaded_in_ && one.step <= saved->second.step)
+      report.violate(
+          name,
+          fmt::format(
+              "worker#{} decides step {} in generation {}, although a checkpoint of step {} was acknowledged before that began, under fence {}",
+              one.worker.value(), one.step, one.generation.number, saved->second.step, saved->second.fence));
   }
   void on(const WorkerStarted& one, Report&) {
     generations_[one.worker] = one.generation.number;
@@ -94,13 +89,19 @@ struct SavesHold {
   }
 
  private:
-  std::map<std::uint64_t, std::uint64_t> steps_;                                 // the newest, by fence
-  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> newest_;      // fence and step, by the newest generation at that moment
-  std::map<ProcessId, std::uint64_t> generations_;                               // of each worker
-  std::uint64_t generation_ = 0;                                                 // the newest
-  std::map<ProcessId, std::set<std::pair<std::uint64_t, std::uint64_t>>> told_;  // generations and steps, by coordinator
-  std::map<std::pair<Lineage, std::uint64_t>, ProcessId> keeper_;                // of each generation
-  std::uint64_t loaded_in_ = 0;  // the newest generation in which a start passed over a checkpoint
+  std::map<std::uint64_t, std::uint64_t> steps_;                             // the newest, by fence
+  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> newest_;  // fence and step, by the newest generation at that moment
+  std::map<ProcessId, std::uint64_t> generations_;                           // of each worker
+  std::uint64_t generation_ = 0;                                             // the newest
+  struct Saved {
+    std::uint64_t fence = 0, step = 0;
+    std::uint64_t generation = 0;  // the newest at that moment
+    auto operator<=>(const Saved&) const = default;
+  };
+  Saved saved_;                                                      // the newest
+  std::map<std::pair<Lineage, std::uint64_t>, Saved> saved_before_;  // each generation began
+  std::uint64_t begun_ = 0;                                          // the newest generation
+  std::uint64_t loaded_in_ = 0;                                      // the newest generation in which a start passed over a checkpoint
   using Part = std::tuple<ProcessId, std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t>;
   std::set<Part> started_, given_up_;
 };

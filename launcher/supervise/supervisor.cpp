@@ -155,11 +155,14 @@ void Supervisor::on_link_up() {
 void Supervisor::on_link_down(const Failure& why) {
   line_.down(why, options_.coordinator);
   const bool none_yet = generation_.last().number == 0;
-  if (!none_yet && !deadlines_.is_set(Wait::coordinator)) deadlines_.set(Wait::coordinator, now_ + options_.timeouts.coordinator_grace);
+  const bool is_awaited = phase_ != Phase::stopping || stop_.rejoins();  // else it is known already how this node ends
+  if (is_awaited && !none_yet && !deadlines_.is_set(Wait::coordinator))
+    deadlines_.set(Wait::coordinator, now_ + options_.timeouts.coordinator_grace);
   if (none_yet && !deadlines_.is_set(Wait::join)) deadlines_.set(Wait::join, now_ + options_.timeouts.join);
   const Instant until = deadlines_.at(Wait::coordinator).value_or(deadlines_.at(Wait::join).value_or(now_));
-  say(Level::warning, fmt::format("waiting for {}; {}elrun retries for another {}", line_.waiting_for(),
-                                  phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
+  if (is_awaited)
+    say(Level::warning, fmt::format("waiting for {}; {}elrun retries for another {}", line_.waiting_for(),
+                                    phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
   deadlines_.clear(Wait::look_again);
   hold_the_broken();
   if (ELRUN_PLANTED(torchrun_d5_store_loss_kills_workers) && phase_ == Phase::running) stop({.rejoin = true}, std::nullopt, why);
@@ -168,6 +171,10 @@ void Supervisor::on_link_down(const Failure& why) {
 }
 
 void Supervisor::on_message(const Refused& m) {
+  if (job_.is_over()) {  // whoever answers there now coordinates another job
+    say(Level::warning, "this node was refused, which means nothing to a job that is over: " + message(m.failure));
+    return end_over_job();
+  }
   const bool config =
       m.failure.remedy == Remedy::fix_config || m.failure.code == Code::mismatch || m.failure.code == Code::invalid_argument;
   stop({.rejoin = false,
@@ -258,30 +265,9 @@ void Supervisor::on_message(const Verdict& m) {
       say(Level::warning,
           "the job is done; this node was a spare, and no worker of it ever ran. Was it to run a job of its own? Then give each job an --rdzv_id and an endpoint of its own");
     else act(Say{Level::info, "the job is done", true});
-    // The workers decided the end, and now end by themselves. They get an hour for work of their own, such as exporting
-    // the model. Workers of an older generation had no part in the decision: they wait for a next one, and are stopped.
+    // Workers of an older generation had no part in the decision: they wait for a next one, and are stopped.
     const bool left_behind = !job_.is_over() && m.generation.number > generation_.last().number;
-    if (phase_ == Phase::running && running(workers_.all()) > 0 && !left_behind) {
-      phase_ = Phase::stopping;
-      job_.finish();
-      hangs_.end_generation();
-      deadlines_.clear(Wait::end_hung);
-      stop_.replace({.rejoin = false, .finish = {0, {}, true}});
-      dismiss_pending();
-      deadlines_.set(Wait::kill, now_ + options_.timeouts.last_work);
-      deadlines_.clear(Wait::coordinator);
-      deadlines_.clear(Wait::leave);  // nothing is left to save
-      return;
-    }
-    if (!left_behind && workers_.some_stay() && (phase_ == Phase::joining || stop_.rejoins())) {  // the generation was ended meanwhile
-      job_.finish();
-      const AfterStop after{.rejoin = false, .finish = {0, {}, true}};
-      if (std::exchange(phase_, Phase::stopping) == Phase::joining) stop_.begin(after, now_);
-      else stop_.replace(after);
-      for (const Wait wait : {Wait::coordinator, Wait::join, Wait::look_again}) deadlines_.clear(wait);
-      dismiss_pending();
-      return let_last_work();
-    }
+    if (!left_behind && let_job_end(true)) return;
   }
   const Failure why{Code::generation_over, Remedy::exit_process, m.report.empty() ? "the job is over" : m.report};
   if (ELRUN_PLANTED(torchrun_d14_spare_fails) && phase_ == Phase::joining) return act(Finish{1, "the store is gone", true});
@@ -397,8 +383,9 @@ void Supervisor::on_hang_of_pending() {
 void Supervisor::on_coordinator_lost() {
   const Failure why{Code::unreachable, Remedy::exit_process,
                     fmt::format("no coordinator for {} ({})", for_people(options_.timeouts.coordinator_grace), line_.waiting_for())};
-  stop({.rejoin = false, .finish = {job_.is_over() ? 0 : exit_code::coordinator_lost, job_.is_over() ? std::string{} : why.what, false}},
-       std::nullopt, why);
+  if (!job_.is_over()) return stop({.rejoin = false, .finish = {exit_code::coordinator_lost, why.what, false}}, std::nullopt, why);
+  say(Level::info, why.what + "; the job is over, and needs none");
+  end_over_job();
 }
 
 void Supervisor::on_join_deadline() {

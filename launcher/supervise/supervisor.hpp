@@ -145,6 +145,8 @@ class Supervisor {
   void stop_if_done();
   void kill_staying(std::optional<Duration> late);
   void let_last_work();
+  [[nodiscard]] bool let_job_end(bool by_verdict);
+  void end_over_job();
   void hold_the_broken();
   void dismiss_pending();
   [[nodiscard]] bool can_save() const { return phase_ == Phase::running && !job_.is_over() && workers_.can_save(); }

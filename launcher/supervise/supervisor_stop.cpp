@@ -77,6 +77,31 @@ void Supervisor::let_last_work() {
   else deadlines_.clear(Wait::acknowledge);
 }
 
+// The workers decided the end, and now end by themselves. They get an hour for work of their own, such as exporting the model. True: there
+// are workers to wait for. Then this node finishes with 0 when they have ended.
+bool Supervisor::let_job_end(bool by_verdict) {
+  const bool is_stopping = phase_ == Phase::joining || stop_.rejoins();  // the generation was ended meanwhile
+  const bool runs = phase_ == Phase::running && running(workers_.all()) > 0;
+  if (!runs && !(workers_.some_stay() && is_stopping)) return false;
+  job_.finish();
+  const AfterStop after{.rejoin = false, .finish = {0, {}, by_verdict}};
+  if (std::exchange(phase_, Phase::stopping) == Phase::joining) stop_.begin(after, now_);
+  else stop_.replace(after);
+  for (const Wait wait : {Wait::coordinator, Wait::join, Wait::look_again}) deadlines_.clear(wait);
+  dismiss_pending();
+  if (!runs) return let_last_work(), true;
+  hangs_.end_generation();
+  deadlines_.clear(Wait::end_hung);
+  deadlines_.clear(Wait::leave);  // nothing is left to save
+  deadlines_.set(Wait::kill, now_ + options_.timeouts.last_work);
+  return true;
+}
+
+// Without a verdict.
+void Supervisor::end_over_job() {
+  if (!let_job_end(false)) stop({.rejoin = false, .finish = {0, {}, false}}, std::nullopt, {});
+}
+
 // While the coordinator is away, nobody can end the generation. A worker that has lost a peer waits only a short time for
 // that and would then give up. This agent tells it now that the generation is over.
 void Supervisor::hold_the_broken() {

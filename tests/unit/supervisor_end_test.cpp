@@ -217,6 +217,36 @@ TEST_CASE("once the workers decided that the job is over, nothing that dies chan
     node.on(LinkDown{});
     CHECK(node.wait(10s).back() == "finish 0");
   }
+  SECTION("nor does it end the workers' last work, however long it is away") {
+    node.on(LinkDown{});
+    CHECK(node.wait(600s).empty());
+    CHECK(node.said.find("the job is over, and needs none") != std::string::npos);
+    CHECK(node.ended(0) == Words{"signal 0 9"});
+    CHECK(node.on(LinkDown{{Code::unreachable, Remedy::retry, "refused"}}).empty());
+    CHECK(node.said.empty());  // it is known how this node ends
+    CHECK(node.wait(3599s).empty());
+    SECTION("but for an hour at most") { CHECK(node.wait(1s) == Words{"signal 1 9"}); }
+    CHECK(node.ended(1).back() == "finish 0");
+  }
+  SECTION("nor does the coordinator of another job, which answers in its place") {
+    const Refused refused{{Code::mismatch, Remedy::fix_config, "run a is not run b"}};
+    CHECK(node.hear(refused).empty());
+    CHECK(node.said.find("means nothing to a job that is over") != std::string::npos);
+    CHECK(node.wait(3599s).empty());
+    node.ended(0);
+    CHECK(node.ended(1).back() == "finish 0");
+    CHECK(node.report.empty());
+  }
+  SECTION("which refuses a node whose workers have ended") {
+    node.ended(0), node.ended(1);
+    CHECK(node.hear(Refused{{Code::mismatch, Remedy::fix_config, "run a is not run b"}}).back() == "finish 0");
+  }
+  SECTION("or one whose workers are at their last work after the end of their generation") {
+    node.hear(Revoke{generation(1), revoked});
+    CHECK(node.hear(Refused{{Code::mismatch, Remedy::fix_config, "run a is not run b"}}).empty());
+    node.ended(0);
+    CHECK(node.ended(1).back() == "finish 0");
+  }
   SECTION("a coordinator that is back in time hears it") {
     node.ended(0), node.ended(1);
     node.on(LinkDown{});

@@ -36,7 +36,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   const auto after_the_end = [&] {
     return fmt::format("{} ended by {} after the job was over; it does not count", workers_.name(i), describe(e.ending));
   };
-  if (phase_ == Phase::running && w.in_world() && e.ending.ok() && !job_.is_over() && w.owes_end()) return ends_early(i, e);
+  if (phase_ == Phase::running && e.ending.ok() && !job_.is_over() && w.owes_end()) return ends_early(i, e);
   w.ends(e, now_);
   hangs_.forget(e.worker);
   successors_.ended(e.worker);
@@ -72,19 +72,21 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
 }
 
 // A Job's worker says that the job is over before it ends with exit code 0. One that ends without it has left in the middle of
-// the job: its program called exit or returned. Its peers wait for it, so this counts as a failure.
+// the job: its program called exit or returned. Its peers wait for it, so this counts as a failure. So does the end of a pending worker: without
+// it nobody would start another one. There is no message of its that could be waited for.
 void Supervisor::ends_early(std::size_t worker, const WorkerEnded& e) {
   Worker& w = workers_[worker];
-  if (w.session.connection && !w.early.seen) {
+  if (w.in_world() && w.session.connection && !w.early.seen) {
     w.early.seen = e;
     w.early.judge_by = now_ + last_messages_timeout;
     return;
   }
   WorkerEnded failed = e;
   failed.ending = {.exit_code = 1};
-  w.early.as =
-      fmt::format("exit code 0 {}, before the end of the job was decided",
-                  generation_.step() > 0 ? fmt::format("after step {}", generation_.step()) : "with no step decided in this generation");
+  w.early.as = !w.in_world() ? "exit code 0"
+               : generation_.step() > 0
+                   ? fmt::format("exit code 0 after step {}, before the end of the job was decided", generation_.step())
+                   : "exit code 0 with no step decided in this generation, before the end of the job was decided";
   failed.death.evidence =
       "the program left in the middle of the job: a Job's program goes on until next_step() returns nothing; job.stop() ends a job early, on all ranks";
   on_worker_ended(failed);
@@ -102,8 +104,9 @@ void Supervisor::on_pending_ended(std::size_t worker) {
   act(workers_.collect_at_once(worker));
   const Worker& w = workers_[worker];
   if (!w.life.was_dismissed()) {
-    say(Level::error, fmt::format("{} ended by {}{} before it was in a world", workers_.name(worker), describe(*w.ending),
-                                  w.death.error.empty() ? "" : fmt::format(" ({})", w.death.error)));
+    say(Level::error, fmt::format("{} ended by {}{} before it was in a world{}", workers_.name(worker), w.cause(),
+                                  w.death.error.empty() ? "" : fmt::format(" ({})", w.death.error),
+                                  w.death.evidence.empty() ? "" : ": " + w.death.evidence));
     if (phase_ == Phase::running && !w.ending->ok()) generation_.fail_here(), tell_of_failure(worker);
   }
   if (phase_ == Phase::stopping) stop_if_done();

@@ -156,8 +156,10 @@ struct Worker {
   [[nodiscard]] bool hangs() const { return in_world() && !hung.empty(); }
   /// It has not joined the world yet, in any generation. A session without a Job has no world to join.
   [[nodiscard]] bool is_starting() const { return runs() && !session.joined && (!session.opened || session.is_job); }
-  /// Its process may end with 0 only after it has said that the job is over.
-  [[nodiscard]] bool owes_end() const { return session.can_stay && (session.says_end || session.decided); }
+  /// Its process may end with 0 only after it has said that the job is over; a pending one not before it is dismissed.
+  [[nodiscard]] bool owes_end() const {
+    return in_world() ? session.can_stay && (session.says_end || session.decided) : life.is(Life::pending) || life.is(Life::ready);
+  }
   /// It does nothing any more for the generation that is over.
   [[nodiscard]] bool is_stopped() const {
     return ending || life.is(Life::pending) || life.is(Life::ready) || life.is(Life::stayed) ||

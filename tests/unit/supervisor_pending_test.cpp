@@ -187,6 +187,22 @@ TEST_CASE("a pending worker that dies counts as a failure, and its successor sta
   CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "spawn 1", "welcome 12", "welcome 13"});
 }
 
+TEST_CASE("so does one that ends well, for nobody else would start another one", "[supervisor][pending]") {
+  Node node = without_one();
+  SECTION("before it has said anything") {}
+  SECTION("or when it had") { node.tell(20, successor); }
+  SECTION("or when it was ready") {
+    node.tell(20, successor);
+    node.tell(20, ReadyForPlace{generation(1)});
+  }
+  const Words words = node.ended(1);
+  CHECK(std::count(words.begin(), words.end(), "failed 1 1 job") == 1);
+  CHECK(node.said.find("ended by exit code 0 before it was in a world: the program left in the middle of the job") != std::string::npos);
+  CHECK(end(node, 2, {10, 12, 13}) == Words{"join last 2"});
+  CHECK(node.wanted == 4);
+  CHECK(node.hear(world(3, 4)) == Words{"welcome 10", "spawn 1", "welcome 12", "welcome 13"});
+}
+
 TEST_CASE("the end of the others' generation does not touch a pending worker", "[supervisor][pending]") {
   Node node = without_one();
   node.ended(3, {.signal = SIGKILL});

@@ -137,6 +137,7 @@ class Supervisor {
   [[nodiscard]] bool waits_for_world(const Worker& w) const;
   void ends_early(std::size_t worker, const WorkerEnded& e);
   void judge_early_end(std::size_t worker);
+  void fails_while_it_stays(std::size_t worker);
   void on_pending_ended(std::size_t worker);
   void tell_of_failure(std::size_t worker);
 

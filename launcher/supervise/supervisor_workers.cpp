@@ -47,7 +47,8 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   }
   if (phase_ == Phase::stopping) {
     // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
-    const bool ended_by_elrun = e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL;
+    const bool ended_by_elrun = w.signalled_to_end && (e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL);
+    if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && !w.signalled_to_end) fails_while_it_stays(i);
     if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stop_.since())) tell_of_failure(i);
     if (!e.ending.ok() && !w.signalled_to_end && job_.is_over()) say(Level::warning, after_the_end());
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
@@ -92,6 +93,19 @@ void Supervisor::ends_early(std::size_t worker, const WorkerEnded& e) {
   on_worker_ended(failed);
 }
 
+// Its generation was over, and it was to go on in the next one. Nobody asked it to end.
+void Supervisor::fails_while_it_stays(std::size_t worker) {
+  const Worker& w = workers_[worker];
+  const bool closed_first = w.ending->signal == SIGKILL && !w.session.connection;  // the signal may be elrun's, which followed that
+  say(Level::error,
+      fmt::format("{} ended by {}{}{} when generation {} was over{}", workers_.name(worker), w.cause(),
+                  w.death.error.empty() ? "" : fmt::format(" ({})", w.death.error), closed_first ? ", after the end of its session," : "",
+                  generation_.last().number, w.death.evidence.empty() ? "" : ": " + w.death.evidence));
+  job_.recovery().lost(now_);
+  if (!generation_.failed_here()) job_.count_restart();  // else that was counted with the end of the generation
+  generation_.fail_here();
+}
+
 void Supervisor::judge_early_end(std::size_t worker) {
   Worker& w = workers_[worker];
   w.early.judge_by.reset();
@@ -114,7 +128,8 @@ void Supervisor::on_pending_ended(std::size_t worker) {
 }
 
 void Supervisor::tell_of_failure(std::size_t worker) {
-  const auto stopped_at = phase_ == Phase::stopping ? std::optional{stop_.since()} : std::nullopt;
+  const bool is_signalled = phase_ == Phase::stopping && workers_[worker].signalled_to_end;
+  const auto stopped_at = is_signalled ? std::optional{stop_.since()} : std::nullopt;
   act(Send{worker_failed(workers_, worker, generation_.last(), now_, stopped_at)});
 }
 
@@ -381,8 +396,8 @@ void Supervisor::on_hung_up(ConnectionId from) {
   act(Send{StoreCallerGone{from}});
   if (w.early.seen) return judge_early_end(*i);
   if (!w.life.stays() && !w.life.is(Life::ready)) return;
-  if (w.life.stays()) w.give_up();  // nobody can tell it its place
-  act(SignalGroup{local_rank(*i), SIGKILL});
+  if (w.life.stays()) w.give_up();                      // nobody can tell it its place
+  add(actions_, SignalGroup{local_rank(*i), SIGKILL});  // not `act`: as a rule it is ending, and its end is its own
 }
 
 }  // namespace elrun::inline v0::launcher

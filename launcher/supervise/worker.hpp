@@ -120,7 +120,7 @@ struct Worker {
   /// It has ended before it was back from the generation before, or was brought along. So its end belongs to the failure of that generation.
   bool ended_away = false;
   bool ready_to_leave = false;
-  bool signalled_to_end = false;  ///< elrun has sent it a signal that ends it.
+  bool signalled_to_end = false;  ///< elrun has sent it a signal that ends it, and not because it closed its session.
   std::string hung;               ///< Why it counts as hung; empty: it does not.
   std::optional<Ending> ending;
   Instant failed_at{};

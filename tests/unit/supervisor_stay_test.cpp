@@ -170,6 +170,37 @@ TEST_CASE("a lost peer that a worker tells of is no acknowledgement", "[supervis
   CHECK(node.tell(10, acknowledgement(1)) == Words{"join last 1"});
 }
 
+TEST_CASE("a worker that was to stay and fails when its generation is over is told of, and is a failure of its node",
+          "[supervisor][stay]") {
+  Node node = running();
+  node.hear(Revoke{generation(1), {Code::generation_over, Remedy::rejoin, "the world grows by m"}, EndCause::growth});
+  const auto restarts = [&] {
+    node.tell(10, acknowledgement(1));
+    node.hear(world(2, 1));
+    return std::get<Spawn>(node.actions.back()).node_restarts;
+  };
+  SECTION("its connection ends first") {
+    CHECK(node.on(WorkerHungUp{11}) == Words{"caller gone", "signal 1 9"});
+    WorkerEnded e{LocalRank{1}, {.signal = SIGSEGV}};
+    e.death.evidence = "a reason";
+    CHECK(node.on(e) == Words{"failed 1 139 job", "signal 1 9"});
+    CHECK(node.said == "rank 1 (node n, pid 101) ended by signal 11 (SIGSEGV) when generation 1 was over: a reason\n");
+    CHECK(restarts() == 1);
+  }
+  SECTION("it is killed") {
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 137 job", "signal 1 9"});
+    CHECK(node.said == "rank 1 (node n, pid 101) ended by signal 9 (SIGKILL) when generation 1 was over\n");
+    CHECK(restarts() == 1);
+  }
+  SECTION("not when elrun killed it") {
+    node.tell(10, acknowledgement(1));
+    CHECK(node.wait(revocation) == Words{"signal 1 9"});
+    CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"signal 1 9", "release 1", "join last 1"});
+    CHECK(node.said.empty());
+    CHECK(restarts() == 0);
+  }
+}
+
 TEST_CASE("between generations a worker that dies is collected, and the next world has a fresh one", "[supervisor][stay]") {
   Node node = running();
   node.hear(Revoke{generation(1), revoked});

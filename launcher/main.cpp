@@ -27,6 +27,7 @@
 #include "launcher/http/status_command.hpp"
 #include "launcher/output/log_json.hpp"
 #include "launcher/process/detached_call.hpp"
+#include "launcher/process/ending_signals.hpp"
 #include "launcher/process/machine.hpp"
 #include "launcher/report/evidence.hpp"
 #include "launcher/report/failure_report.hpp"
@@ -103,6 +104,7 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
   }
   const auto* const of_store = std::get_if<StoreOptions>(&command);
   const auto* const of_launch = std::get_if<LaunchOptions>(&command);
+  if (of_store == nullptr && of_launch == nullptr) drop_ending_signals();
   const launcher::StartRefusal refuse{log, clock, termination_log, of_launch != nullptr ? of_launch->exit_codes : ExitCodes::elrun};
   if ((of_store != nullptr && of_store->log_format == LogFormat::json) ||
       (of_launch != nullptr && of_launch->log_format == LogFormat::json))
@@ -135,6 +137,7 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is an error of that write, no more
   std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the endings of workers away
+  hold_ending_signals();
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const int code = run(arguments, argc > 0 ? argv[0] : "elrun", read_environment());
   if (launcher::made_detached_call) {

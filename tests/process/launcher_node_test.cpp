@@ -1,11 +1,16 @@
 // One node: real launchers, real workers, real signals.
+#include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -13,6 +18,7 @@
 #include "tests/support/spawn.hpp"
 
 using namespace elrun::test;
+using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;
 
 namespace {
@@ -335,6 +341,46 @@ TEST_CASE("an inherited ignored SIGCHLD does not hide the workers' ends", "[laun
   Job job{{.arguments = {"-c", "trap '' CHLD; exec " + program_path("elrun") + " --no_python " + worker() + " exit 0 7"},
            .program = "/bin/sh"}};
   CHECK(job.wait() == 7);
+}
+
+TEST_CASE("a signal that the parent had blocked ends the launcher, and one that came before it was there", "[launcher][process]") {
+  const std::string elrun = program_path("elrun") + " --no_python sleep 600";
+  SECTION("while it runs") {
+    Job job{{.arguments = {"--block-signal=TERM", "--block-signal=CHLD", "/bin/sh", "-c", "exec " + elrun}, .program = "/usr/bin/env"}};
+    REQUIRE(job.line("generation 1: "));
+    job.signal(SIGTERM);
+    CHECK(job.wait() == 143);
+  }
+  SECTION("before") {
+    Job job{{.arguments = {"--block-signal=TERM", "/bin/sh", "-c", "kill -TERM $$; exec " + elrun}, .program = "/usr/bin/env"}};
+    CHECK(job.wait() == 143);
+  }
+}
+
+TEST_CASE("process 1 of a container is ended by a signal that comes while it starts", "[launcher][process]") {
+  const auto in_container = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"--pid", "--fork", "--mount-proc", "--kill-child=KILL"});
+    return Job::Setting{.arguments = std::move(words), .program = "/usr/bin/unshare"};
+  };
+  if (Job{in_container({"/bin/true"})}.wait() != 0) {
+    std::printf("SKIPPED: no process namespaces here\n");
+    return;
+  }
+  const TemporaryDirectory directory;
+  const std::string events = directory.path() + "/events";
+  REQUIRE(::mkfifo(events.c_str(), 0600) == 0);  // elrun waits for its reader before it handles signals
+  Job job{in_container({program_path("elrun"), "--event-log", events, "--no_python", "sleep", "600"})};
+  const auto guards = [&] {
+    const std::vector<pid_t> elrun = job.children_named("elrun");
+    const std::string pid = elrun.empty() ? "none" : std::to_string(elrun.front());
+    return text_of_process(pid, "task/" + pid + "/children");
+  };
+  for (int looks = 0; guards().empty() && looks < 6000; ++looks) std::this_thread::sleep_for(10ms);
+  REQUIRE_FALSE(guards().empty());
+  ::kill(job.children_named("elrun").at(0), SIGTERM);
+  const int reader = ::open(events.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  CHECK(job.wait() == 143);
+  ::close(reader);
 }
 
 TEST_CASE("with --log_format json every line of elrun's own is JSON, and says of which job, node and generation", "[launcher][process]") {

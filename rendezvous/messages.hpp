@@ -136,11 +136,13 @@ struct WorkerFailed {
   bool is_job = false;
   Duration ago{};  ///< How long before this was sent: clocks of nodes differ.
   WorkerDeath death;
-  std::optional<std::uint32_t> rank{};  ///< In that generation. None: the node's first, and `local_rank` more
+  std::optional<std::uint32_t> rank{};  ///< In that generation, or in `successor_in`. None: the node's first, and `local_rank` more
   bool before_session = false;          ///< It never opened a session: what it would have been, a Job or not, nobody was told.
   /// Its program was still doing what it began in the generation before, of which it was a member, too. Or it was started after the failure of that generation,
   /// joined this one with its node, and no step was decided since.
   bool before_return = false;
+  /// It was in no world yet. It was started as the successor of `rank` of this generation, which another worker has by now. None: it was in `generation`
+  std::optional<Generation> successor_in{};
 };
 /// EX_CONFIG: a Job program that ends so was told something that no restart changes.
 constexpr std::int32_t exit_code_configuration = 78;

@@ -81,7 +81,11 @@ std::uint32_t NodeWorkers::rank(std::size_t worker) const {
 }
 
 std::string NodeWorkers::name(std::size_t worker) const {
-  return fmt::format("rank {} (node {}, pid {})", rank(worker), node_.value(), workers_[worker].pid);
+  const Worker& w = workers_[worker];
+  const std::string who = w.in_world()
+                              ? fmt::format("rank {}", rank(worker))
+                              : fmt::format("the successor of rank {} of generation {}", rank(worker), w.began_as->generation.number);
+  return fmt::format("{} (node {}, pid {})", who, node_.value(), w.pid);
 }
 
 // --- the beginning of a generation ---

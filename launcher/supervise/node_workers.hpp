@@ -72,8 +72,9 @@ class NodeWorkers {
   [[nodiscard]] std::size_t size() const { return workers_.size(); }
   [[nodiscard]] Worker& operator[](std::size_t worker) { return workers_.at(worker); }
   [[nodiscard]] const Worker& operator[](std::size_t worker) const { return workers_.at(worker); }
+  /// In the world; of a pending worker that of the worker before it, in the generation beside which it was started.
   [[nodiscard]] std::uint32_t rank(std::size_t worker) const;
-  /// For people: "rank 3 (node n, pid 100)".
+  /// For people: "rank 3 (node n, pid 100)", or "the successor of rank 3 of generation 1 (node n, pid 100)".
   [[nodiscard]] std::string name(std::size_t worker) const;
 
   // The beginning of a generation. First `begin`, then each place as `give_places` says.

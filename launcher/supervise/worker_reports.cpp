@@ -19,7 +19,7 @@ WorkerFailed worker_failed(const NodeWorkers& workers, std::size_t worker, Gener
                       std::clamp<Duration>(now - w.failed_at, Duration{0}, 24h),
                       {},
                       workers.rank(worker)};
-  if (!w.in_world()) failed.what += " before it was in a world";
+  if (!w.in_world()) failed.what += " before it was in a world", failed.successor_in = w.began_as->generation;
   if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
   failed.before_session = !w.session.opened;
   failed.before_return = w.ended_away;

@@ -212,6 +212,7 @@ struct PutNodeMessage {
     if (m.rank) failed.set_rank(*m.rank);
     failed.set_before_session(m.before_session);
     failed.set_before_return(m.before_return);
+    if (m.successor_in) put(*m.successor_in, *failed.mutable_successor_in());
   }
   void operator()(const WorkersDone& m) const {
     put(m.generation, *out.mutable_workers_done()->mutable_generation());
@@ -350,6 +351,7 @@ Result<std::optional<NodeMessage>> read(const wire::WorkerFailed& in) {
   if (in.has_rank()) out.rank = check.number<std::uint32_t>("rank", in.rank(), 0, nodes_limit * workers_per_node_limit - 1);
   out.before_session = in.before_session();
   out.before_return = in.before_return();
+  if (in.has_successor_in()) out.successor_in = check.generation(in.successor_in());
   return check.finish<NodeMessage>(std::move(out));
 }
 

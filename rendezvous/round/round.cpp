@@ -167,18 +167,22 @@ bool Round::knows_the_end_of(const Node& node, const Generation& last) const {
 void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   const Member* const me = generation().member(node.join.who.node);
   ELRUN_ASSERT(me != nullptr);
+  const auto& before = failed.successor_in;  // it has no rank in this world
   const Rank rank{failed.rank.value_or(me->base_rank + std::min(failed.local_rank, me->workers == 0 ? 0 : me->workers - 1))};
   Failure why{Code::peer_lost,
               Remedy::rejoin,
-              fmt::format("worker {} (node {}, local rank {}) ended by {}", rank.value(), me->node.value(), failed.local_rank, failed.what),
-              rank,
+              fmt::format("{} (node {}, local rank {}) ended by {}",
+                          before ? fmt::format("the successor of rank {} of generation {}", rank.value(), before->number)
+                                 : fmt::format("worker {}", rank.value()),
+                          me->node.value(), failed.local_rank, failed.what),
+              before ? std::nullopt : std::optional{rank},
               {},
               generation().id(),
               me->node.value()};
   RootCause::Death death{std::max(now - failed.ago, generation().began()), failed.exit_code == 0 ? 1 : failed.exit_code, why.what,
                          failed.death};
   death.worker.node = me->node;
-  death.worker.generation = generation().id();
+  death.worker.generation = before.value_or(generation().id());
   death.worker.rank = rank.value();
   death.worker.local_rank = failed.local_rank;
   current_.root_cause.report(std::move(death));

@@ -54,6 +54,14 @@ std::string words(const Actions& actions) {
 
 }  // namespace
 
+TEST_CASE("a worker is named by its rank, and one that is in no world yet by that of the worker before it", "[workers]") {
+  NodeWorkers workers = two();
+  CHECK(workers.name(1) == "rank 5 (node n, pid 101)");
+  workers[1].start_beside({{1, {}}, Rank{5}, WorldSize{6}});
+  workers[1].pid = 201;
+  CHECK(workers.name(1) == "the successor of rank 5 of generation 1 (node n, pid 201)");
+}
+
 TEST_CASE("those that can stay are told that their generation is over, others are signalled", "[workers]") {
   NodeWorkers workers = two();
   SECTION("all stay") {

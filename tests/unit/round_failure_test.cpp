@@ -24,6 +24,23 @@ TEST_CASE("without restarts the first failure is the verdict, with its exit code
   CHECK(bench.begun.size() == 1);
 }
 
+TEST_CASE("a worker that fails before it was in a world is told by the place of the worker before it, and has no rank", "[round]") {
+  Pair bench;
+  WorkerFailed failed = failure(bench.generation());
+  failed.rank = 0, failed.successor_in = Generation{7, {{1, 2}}};
+  bench.say(bench.b, failed);
+  const auto revoke = bench.last<Revoke>(bench.a);
+  REQUIRE(revoke);
+  CHECK(revoke->why.what.starts_with("the successor of rank 0 of generation 7 (node b, local rank 1) ended by exit code 3"));
+  CHECK_FALSE(revoke->why.rank);
+  CHECK(end_cause_of(*revoke) == EndCause::failure);
+  bench.acknowledge(bench.a, "a"), bench.acknowledge(bench.b, "b");
+  const auto& deaths = bench.round.verdict()->deaths;
+  REQUIRE(deaths.size() == 1);
+  CHECK(deaths[0].rank == 0);
+  CHECK(deaths[0].generation == *failed.successor_in);
+}
+
 TEST_CASE("the verdict of a failed job waits for its workers to end, but not for long", "[round]") {
   Pair bench;
   bench.say(bench.b, failure(bench.generation()));

@@ -294,7 +294,8 @@ TEST_CASE("only the pending worker is killed that hangs at its start", "[supervi
   }
   SECTION("its stacks are taken, then it is killed, and the next world waits for another one") {
     CHECK(node.wait(1s) == Words{"stacks 1"});
-    CHECK(node.said.find("no sign of progress for 10.0 s of rank 1 (node n, pid 201), a pending worker") == 0);
+    CHECK(node.said.find("no sign of progress for 10.0 s of the successor of rank 1 of generation 1 (node n, pid 201), a pending worker") ==
+          0);
     CHECK(others_train_for(4s).empty());
     CHECK(others_train_for(1s) == Words{"signal 1 9"});
     CHECK(others_train_for(5s).empty());                                            // once

@@ -175,6 +175,10 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
     CHECK(away_failed.before_return == away);
     CHECK_FALSE(away_failed.before_session);
   }
+  CHECK_FALSE(failed.successor_in);
+  CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{
+                                   WorkerFailed{.generation = twelve, .what = "exit code 3", .successor_in = Generation{11, {{5, 6}}}}}))
+            .successor_in == Generation{11, {{5, 6}}});
   CHECK(std::get<JobFinished>(there_and_back(NodeMessage{JobFinished{twelve}})).generation == twelve);
   CHECK(std::get<Progress>(there_and_back(NodeMessage{Progress{twelve, 99}})).step == 99);
   CHECK(std::get<Leave>(there_and_back(NodeMessage{Leave{"why"}})).why == "why");

@@ -60,6 +60,18 @@ TEST_CASE("the first failure of a node is reported in full, later ones are cut",
   CHECK(worker_failed(node.workers, 1, {1, {}}, Instant{} + 20s, {}).death.traceback.size() <= death_beside_max);
 }
 
+TEST_CASE("of a worker that was in no world yet, a report has the rank of the worker before it, and the generation that this was in",
+          "[reports]") {
+  Told node;
+  node.workers[1].start_beside({{1, {{7, 8}}}, Rank{3}, WorldSize{4}});
+  node.ends(0, {.exit_code = 3}), node.ends(1, {.exit_code = 3});
+  CHECK_FALSE(worker_failed(node.workers, 0, {2, {}}, Instant{} + 20s, {}).successor_in);
+  const WorkerFailed failed = worker_failed(node.workers, 1, {2, {}}, Instant{} + 20s, {});
+  CHECK(failed.generation.number == 2);
+  CHECK(failed.rank == 3u);
+  CHECK(failed.successor_in == Generation{1, {{7, 8}}});
+}
+
 TEST_CASE("a failure report says that the program had not returned from the generation before, except for a worker in its first place",
           "[reports]") {
   for (const bool stayed : {false, true})

@@ -173,6 +173,7 @@ class Agent {
       log_context_->generation = supervisor_.last_generation().number;
       rendezvous_.saw_generation(supervisor_.last_generation());
       if (supervisor_.last_generation() != before) began(std::get<World>(std::get<FromCoordinator>(event).message));
+      for (const JudgedEnd& end : supervisor_.judged_ends()) reporter_.judged(end);
       admin_endpoints_.saw(event, actions, supervisor_);
       for (const Action& action : actions) std::visit([this](const auto& a) { perform(a); }, action);
     }

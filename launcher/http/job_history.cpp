@@ -72,7 +72,9 @@ std::string_view word_of(Supervisor::Phase phase) {
 
 void JobHistory::saw(const Turn& turn) {
   note_event(turn);
+  for (const JudgedEnd& ended : turn.supervisor.judged_ends()) note_end(ended, turn.now);
   note_time(turn);
+  record_.node_restarts = turn.supervisor.node_restarts();
   for (const Action& action : turn.actions) note_action(turn, action);
   record_.phase = turn.supervisor.phase();
   if (record_.phase == Supervisor::Phase::finished) record_.workers.clear();
@@ -95,8 +97,6 @@ void JobHistory::note_event(const Turn& turn) {
   } else if (const auto* started = std::get_if<WorkerStarted>(&turn.event)) {
     if (const auto worker = record_.workers.find(started->worker.value()); worker != record_.workers.end())
       worker->second.pid = started->pid, worker->second.state = WorkerRecord::State::running;
-  } else if (const auto* ended = std::get_if<WorkerEnded>(&turn.event)) {
-    note_end(*ended, turn.now);
   } else if (const auto* said = std::get_if<FromCoordinator>(&turn.event)) {
     if (const auto* world = std::get_if<World>(&said->message);
         world != nullptr && world->generation == turn.supervisor.last_generation() && world->generation != record_.world.generation)
@@ -212,33 +212,30 @@ void JobHistory::began_generation(const Turn& turn, const World& world) {
   waits_since_.reset();
   lost_at_.reset();
   end_cause_.reset();
-  own_failure_ = false;
   saves_failed_here_ = saves_left_out_here_ = 0;
   record_.checkpoints.waiting.reset();
 }
 
-void JobHistory::note_end(const WorkerEnded& ended, Instant now) {
+void JobHistory::note_end(const JudgedEnd& ended, Instant now) {
   ++record_.worker_exits[{ended.ending.exit_code, ended.ending.signal}];
   const auto found = record_.workers.find(ended.worker.value());
   if (found == record_.workers.end()) return;
   WorkerRecord& worker = found->second;
   worker.state = ended.ending.ok() ? WorkerRecord::State::done : WorkerRecord::State::failed;
-  // What ends while workers are being stopped was asked to.
-  if (ended.ending.ok() || record_.phase != Supervisor::Phase::running) return;
-  own_failure_ = true;
+  if (!ended.is_failure) return;
   if (!lost_at_) lost_at_ = now;
-  if (!end_cause_) end_cause_ = CauseLabel::worker;
-  record_.last_failure = fmt::format("rank {} (local rank {}, pid {}) ended by {} in generation {}", worker.rank, found->first, worker.pid,
-                                     describe(ended.ending), record_.world.generation.number);
-  record_.ledger.lost(now, fmt::format("rank {} ended by {}", worker.rank, describe(ended.ending)));
+  if (!end_cause_ || end_cause_ == CauseLabel::growth) end_cause_ = CauseLabel::worker;
+  if (start_cause_ == CauseLabel::growth && record_.phase == Supervisor::Phase::stopping) start_cause_ = end_cause_;
+  const std::string who = fmt::format("{}rank {}", ended.was_in_world ? "" : "the successor of ", worker.rank);
+  record_.last_failure = fmt::format("{} (local rank {}, pid {}) ended by {} in generation {}", who, found->first, worker.pid, ended.cause,
+                                     record_.world.generation.number);
+  record_.ledger.lost(now, fmt::format("{} ended by {}", who, ended.cause));
 }
 
 void JobHistory::note_revoke(const Revoke& revoke, Instant now) {
   const EndCause cause = end_cause_of(revoke);
   record_.ledger.pushed(now, revoke.why.what);
   end_cause_ = start_cause_ = label_of(cause);
-  if (own_failure_) ++record_.node_restarts;
-  own_failure_ = false;
   if (cause == EndCause::growth || cause == EndCause::stale) return;  // nothing failed
   record_.last_failure = revoke.why.what.substr(0, failure_text_max);
   if (!lost_at_) lost_at_ = now;

@@ -116,16 +116,15 @@ class JobHistory {
   void note_wait(const WaitsForStorage& wait, Instant now);
   [[nodiscard]] bool is_newer(const std::string& acknowledgement) const;
   void began_generation(const Turn& turn, const World& world);
-  void note_end(const WorkerEnded& ended, Instant now);
+  void note_end(const JudgedEnd& ended, Instant now);
   void note_revoke(const Revoke& revoke, Instant now);
   void note_finish(const Finish& finish, const Event& event);
 
   NodeRecord record_;
   std::optional<Instant> waits_since_;  // for a world
   std::optional<Instant> lost_at_;
-  std::optional<CauseLabel> end_cause_;    // of the newest generation
-  std::optional<CauseLabel> start_cause_;  // why workers are started; none: for the first time
-  bool own_failure_ = false;
+  std::optional<CauseLabel> end_cause_;                            // of the newest generation
+  std::optional<CauseLabel> start_cause_;                          // why workers are started; none: for the first time
   std::string acknowledged_;                                       // of the newest checkpoint that was saved
   std::uint64_t saves_failed_here_ = 0, saves_left_out_here_ = 0;  // of the newest generation
 };

@@ -53,6 +53,8 @@ class Reporter {
   /// A worker that could not be executed has the reason, whose exit code is elrun's.
   [[nodiscard]] WorkerEnded ended(LocalRank worker, Ending ending, std::int64_t ended_ns, const std::string& never_ran,
                                   const std::vector<std::string>& last_lines);
+  /// What the supervisor holds of an end.
+  void judged(const JudgedEnd& end) { workers_[end.worker].ending = end.ending; }
   /// The job is over here. `tells_all`: this node's log is where people look, for it coordinates.
   /// Returns what this process returns.
   int finished(const Finish& finish, bool tells_all, const Ledger& ledger);

@@ -120,6 +120,15 @@ struct Finish {
   std::string went_on_from{};         ///< The checkpoint that the job went on from last, for people; empty: it never did.
   std::string after_signal{};         ///< What became of the workers, when this node was asked to end.
 };
+/// What the supervisor holds of a worker's end, which is not always what its process said: for pages, metrics and events.
+struct JudgedEnd {
+  LocalRank worker;
+  Ending ending;      ///< Exit code 0 in the middle of a job is code 1.
+  std::string cause;  ///< In words
+  bool is_failure =
+      false;  ///< It failed by itself in a generation, or when that was over: not after the job's end, and elrun had not ended it.
+  bool was_in_world = true;  ///< Else its place was that of the worker before it.
+};
 using Action = std::variant<Send, LookAgain, Spawn, SignalGroup, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;
 using Actions = std::vector<Action>;
 

@@ -38,6 +38,7 @@ Supervisor::Supervisor(SupervisorOptions options)
 Actions Supervisor::on(const Event& event, Instant now) {
   const Instant last_event = std::exchange(now_, now);
   actions_.clear();
+  judged_.clear();
   if (phase_ == Phase::finished) return {};
   excuse_own_stall(last_event);
   std::visit(

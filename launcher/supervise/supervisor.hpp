@@ -66,6 +66,8 @@ class Supervisor {
   [[nodiscard]] std::uint32_t places() const { return generation_.places(); }
   /// Of a worker in the newest world; nothing of a pending one.
   [[nodiscard]] std::optional<Rank> rank(LocalRank worker) const;
+  /// Workers whose end was judged with the newest event.
+  [[nodiscard]] const std::vector<JudgedEnd>& judged_ends() const { return judged_; }
   /// Its process can go on in the next generation, whatever becomes of the others.
   [[nodiscard]] bool can_stay(LocalRank worker) const {
     return worker.value() < workers_.size() && workers_[worker.value()].session.can_stay;
@@ -139,6 +141,7 @@ class Supervisor {
   void judge_early_end(std::size_t worker);
   void fails_while_it_stays(std::size_t worker);
   void on_pending_ended(std::size_t worker);
+  [[nodiscard]] bool is_own_failure(const Worker& w) const;
   void tell_of_failure(std::size_t worker);
 
   // The end of a generation, and of this node
@@ -161,7 +164,8 @@ class Supervisor {
 
   SupervisorOptions options_;
   Instant now_{};
-  Actions actions_;  // of the event at hand
+  Actions actions_;                // of the event at hand
+  std::vector<JudgedEnd> judged_;  // with it
   Phase phase_ = Phase::joining;
   NodeGeneration generation_;
   JobProgress job_;

@@ -38,6 +38,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   };
   if (phase_ == Phase::running && e.ending.ok() && !job_.is_over() && w.owes_end()) return ends_early(i, e);
   w.ends(e, now_);
+  judged_.push_back({e.worker, e.ending, w.cause(), is_own_failure(w), w.in_world()});
   hangs_.forget(e.worker);
   successors_.ended(e.worker);
   if (!w.in_world()) return on_pending_ended(i);
@@ -48,7 +49,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   if (phase_ == Phase::stopping) {
     // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
     const bool ended_by_elrun = w.signalled_to_end && (e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL);
-    if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && !w.signalled_to_end) fails_while_it_stays(i);
+    if (is_own_failure(w)) fails_while_it_stays(i);
     if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stop_.since())) tell_of_failure(i);
     if (!e.ending.ok() && !w.signalled_to_end && job_.is_over()) say(Level::warning, after_the_end());
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
@@ -70,6 +71,11 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   if (all_ended_well(view())) act(tell_done(view()));
   act(tell_starting(line_, view()));
   end_without_coordinator();
+}
+
+bool Supervisor::is_own_failure(const Worker& w) const {
+  if (w.ending->ok() || job_.is_over() || w.life.was_dismissed()) return false;
+  return phase_ == Phase::running || (phase_ == Phase::stopping && stop_.rejoins() && w.in_world() && !w.signalled_to_end);
 }
 
 // A Job's worker says that the job is over before it ends with exit code 0. One that ends without it has left in the middle of

@@ -58,7 +58,9 @@ struct Cluster {
 
 TEST_CASE("a program that leaves in mid-job has failed, whatever its exit code says", "[job_end][process]") {
   SECTION("exit(0) in a slot, on all ranks: the agent sees it, and the budget ends it") {
-    const Ended ended = run(two, {"20", "exit", "9"});
+    std::vector<std::string> options = two;
+    options.insert(options.end(), {"--event-log-handler", "console"});
+    const Ended ended = run(options, {"20", "exit", "9"});
     INFO(ended.output);
     CHECK(ended.code == 1);
     CHECK_FALSE(ended.says("the job is done"));
@@ -67,6 +69,7 @@ TEST_CASE("a program that leaves in mid-job has failed, whatever its exit code s
            ended.says("exit code 0 after step 8, before the end of the job was decided")));
     CHECK(ended.says("job.stop() ends a job early"));
     CHECK(ended.says("all 3 restarts"));
+    CHECK(ended.says(R"("name":"torchelastic.worker.status.FAILED","source":"WORKER")"));
   }
   SECTION("return on all ranks") {
     const Ended ended = run(two, {"20", "return", "9"});

@@ -170,6 +170,64 @@ TEST_CASE("a node's life is counted as it happened", "[history]") {
   }
 }
 
+TEST_CASE("a worker's end is counted as the supervisor judges it", "[history]") {
+  Node node;
+  node.on(LinkUp{});
+  World first = world(1);
+  first.takes_more = true;
+  node.hear(first);
+  for (const std::uint32_t i : {0u, 1u}) {
+    node.on(WorkerStarted{LocalRank{i}, 100 + i});
+    Hello hello{.pid = 100 + i, .rank = 2 + i, .world = 4, .is_job = true, .stays = true, .says_ready = true};
+    hello.says_end = true;
+    node.on(FromWorker{10 + i, hello});
+  }
+  const auto lose_one = [&] {
+    node.end(1, {.signal = SIGKILL});
+    node.hear(Revoke{generation(1), worker_killed});
+    node.on(FromWorker{10, GenerationOver{generation(1), {.code = Code::generation_over}}});
+    World smaller = world(2);
+    smaller.takes_more = true, smaller.seat.world_size = 3;
+    node.hear(smaller);
+    node.on(WorkerStarted{LocalRank{1}, 201});
+  };
+  SECTION("exit code 0 in the middle of the job is a failure, as soon as it is known for one") {
+    node.end(1, {});
+    CHECK(node.record().workers.at(1).state == WorkerRecord::State::running);
+    node.on(WorkerHungUp{11});
+    CHECK(node.record().workers.at(1).state == WorkerRecord::State::failed);
+    CHECK(node.record().worker_exits.at({1, 0}) == 1);
+    CHECK(has(node.record().last_failure, "rank 3 (local rank 1, pid 101) ended by exit code 0 with no step decided"));
+    node.hear(Revoke{generation(1), worker_killed});
+    CHECK(node.record().node_restarts == 1);
+  }
+  SECTION("elrun's kill of a worker that waits for its place is none") {
+    lose_one();
+    const NodeRecord before = node.record();
+    node.on(FromWorker{10, JobOver{generation(2)}});
+    node.end(1, {.signal = SIGKILL});
+    CHECK(node.record().last_failure == before.last_failure);
+    CHECK(node.record().ledger.incidents().size() == before.ledger.incidents().size());
+  }
+  SECTION("its own failure is one, of no rank of this world") {
+    lose_one();
+    node.end(1, {.exit_code = 3});
+    CHECK(has(node.record().last_failure, "the successor of rank 3 (local rank 1, pid 201) ended by exit code 3 in generation 2"));
+  }
+  SECTION("a worker that was to stay fails when its generation is over") {
+    node.hear(Revoke{generation(1), grown, EndCause::growth});
+    CHECK(node.record().node_restarts == 0);
+    node.end(1, {.signal = SIGSEGV});
+    CHECK(has(node.record().last_failure, "rank 3 (local rank 1, pid 101) ended by signal 11"));
+    CHECK(node.record().node_restarts == 1);
+    node.pass(2s);
+    node.on(FromWorker{10, GenerationOver{generation(1), {.code = Code::generation_over}}});
+    node.hear(world(2));
+    CHECK(node.record().recovery_seconds.at(CauseLabel::worker).sum() == 2);
+    CHECK(node.record().worker_restarts.at(CauseLabel::worker) == 1);
+  }
+}
+
 TEST_CASE("a node that meets nobody is counted as such", "[history]") {
   Node node;
   node.on(LinkUp{});

@@ -210,8 +210,8 @@ void Fingerprint::add(const launcher::RecoveryTime& recovery) {
 }
 
 void Fingerprint::add(const launcher::Supervisor& supervisor) {
-  const auto& [options, now, actions, phase, generation, job, workers, line, calls, deadlines, stall, hangs, departure, stop, successors] =
-      supervisor;  // hangs are not looked for in this world
+  const auto& [options, now, actions, judged, phase, generation, job, workers, line, calls, deadlines, stall, hangs, departure, stop,
+               successors] = supervisor;  // hangs are not looked for in this world
   all(phase, generation, job, workers, line, calls, deadlines, stall, departure, stop, successors);
 }
 

@@ -204,6 +204,7 @@ class Agent {
     processes_.start(a);
   }
   void perform(const SignalGroup& a) { processes_.signal(a); }
+  void perform(const GiveUp& a) { processes_.give_up(a.worker); }
   void perform(const Release& a) { processes_.release(a.worker); }
   void perform(const EndOrphans& a) { processes_.end_orphans(a); }
   void perform(const TakeStacks& a) { processes_.take_stacks(a.worker); }

@@ -100,6 +100,7 @@ void WorkerProcesses::start(const Spawn& spawn) {
 }
 
 void WorkerProcesses::ended(LocalRank worker, Ending ending, std::int64_t ended_ns) {
+  if (!children_.contains(worker) || !told_.insert(worker).second) return;  // it was given up
   feed_(reporter_.ended(worker, ending, ended_ns, never_ran_[worker], output_->last_errors(worker)));
 }
 
@@ -128,12 +129,15 @@ void WorkerProcesses::signal(const SignalGroup& signal) {
   if (signal.number == SIGABRT) child->second->signal(SIGCONT);  // who is stopped answers no other signal
 }
 
+void WorkerProcesses::give_up(LocalRank worker) { ended(worker, {.signal = SIGKILL}, clock_.wall_ns()); }
+
 void WorkerProcesses::release(LocalRank worker) {
   stack_tools_.let_go(worker);
   const auto found = children_.find(worker);
   if (found == children_.end()) return;
   std::unique_ptr<Child> child = std::move(found->second);
   children_.erase(found);
+  told_.erase(worker);
   if (child->is_gone()) return;
   child->signal(SIGKILL);
   leaving_.emplace(worker, Leaving{std::move(child), false, {}, boost::asio::steady_timer{loop_}});

@@ -44,6 +44,8 @@ class WorkerProcesses {
   /// A process has opened a session.
   void has_session() { exit_watch_.look(); }
   void signal(const SignalGroup& signal);
+  /// Its end is told now, if it was not yet.
+  void give_up(LocalRank worker);
   void release(LocalRank worker);
   /// Waits for their ends, for 2 s at most.
   void end_orphans(const EndOrphans& orphans);
@@ -79,6 +81,7 @@ class WorkerProcesses {
   const std::function<void(Event)> feed_;
   std::map<LocalRank, std::unique_ptr<Child>> children_;
   std::map<LocalRank, Leaving> leaving_;
+  std::set<LocalRank> told_;                    // of `children_`: their end
   std::map<LocalRank, std::string> never_ran_;  // why a worker could not be executed
   struct {
     Generation generation{};

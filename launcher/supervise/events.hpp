@@ -87,6 +87,11 @@ struct SignalGroup {
   LocalRank worker;
   int number = 0;
 };
+/// The worker was killed and has not ended: it is stuck in the kernel. Nothing waits for it any more. WorkerEnded follows, as if it had ended, unless
+/// that came already.
+struct GiveUp {
+  LocalRank worker;
+};
 /// The worker's process has ended and its group was killed: collect it.
 struct Release {
   LocalRank worker;
@@ -129,7 +134,7 @@ struct JudgedEnd {
       false;  ///< It failed by itself in a generation, or when that was over: not after the job's end, and elrun had not ended it.
   bool was_in_world = true;  ///< Else its place was that of the worker before it.
 };
-using Action = std::variant<Send, LookAgain, Spawn, SignalGroup, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;
+using Action = std::variant<Send, LookAgain, Spawn, SignalGroup, GiveUp, Release, EndOrphans, TakeStacks, Answer, HangUp, Say, Finish>;
 using Actions = std::vector<Action>;
 
 /// To the end, in order.

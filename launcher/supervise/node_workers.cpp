@@ -301,6 +301,11 @@ Actions NodeWorkers::end_hung(int signal) const {
   return actions;
 }
 
+void NodeWorkers::await_killed(Instant until) {
+  for (Worker& w : workers_)
+    if (w.lives() && w.was_killed && !w.gone_by) w.gone_by = until;
+}
+
 Actions NodeWorkers::kill_hung_pending(Instant now) {
   Actions actions;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
@@ -339,21 +344,22 @@ void NodeWorkers::have_joined() {
 void NodeWorkers::job_is_over() {
   for (Worker& w : workers_) {
     w.returns.by.reset();
-    if (!w.ending) w.hung.clear();
+    if (!w.ending) w.hung.clear(), w.stuck.clear();
   }
 }
 
 std::optional<Instant> NodeWorkers::next_deadline() const {
   std::optional<Instant> least;
   for (const Worker& w : workers_)
-    for (const auto& at : {w.returns.by, w.pending.kill_at, w.early.judge_by})
+    for (const auto& at : {w.returns.by, w.pending.kill_at, w.early.judge_by, w.gone_by})
       if (at && (!least || *at < *least)) least = at;
   return least;
 }
 
 void NodeWorkers::excuse(Duration stalled, Instant not_before) {
   for (Worker& w : workers_)
-    if (w.returns.by) w.returns.by = std::max(*w.returns.by + stalled, not_before);
+    for (auto* by : {&w.returns.by, &w.gone_by})
+      if (*by) *by = std::max(**by + stalled, not_before);
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -121,6 +121,8 @@ class NodeWorkers {
   [[nodiscard]] Actions hold_the_broken(Generation generation);
   /// Workers that hang: with `signal` they end.
   [[nodiscard]] Actions end_hung(int signal) const;
+  /// Workers that got SIGKILL and have not ended have until then, where their time was over before.
+  void await_killed(Instant until);
   /// Pending workers that hang at their start, and whose stacks have been taken.
   [[nodiscard]] Actions kill_hung_pending(Instant now);
   /// All workers of a Job are asked to save a checkpoint.

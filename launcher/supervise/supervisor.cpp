@@ -68,8 +68,12 @@ Actions Supervisor::on(const Event& event, Instant now) {
 }
 
 void Supervisor::act(Action action) {
-  if (const auto* signal = std::get_if<SignalGroup>(&action); signal != nullptr && signal->worker.value() < workers_.size())
-    workers_[signal->worker.value()].signalled_to_end = true;
+  if (const auto* signal = std::get_if<SignalGroup>(&action); signal != nullptr && signal->worker.value() < workers_.size()) {
+    Worker& w = workers_[signal->worker.value()];
+    w.signalled_to_end = true;
+    w.was_killed |= signal->number == SIGKILL;
+    if (signal->number == SIGKILL && !w.gone_by) w.gone_by = now_ + options_.timeouts.killed;
+  }
   add(actions_, std::move(action));
 }
 void Supervisor::act(Actions actions) {
@@ -129,7 +133,7 @@ void Supervisor::join() {
     join.coordinator_fell_silent = join.coordinated_by && line_.fell_silent();
   }
   if (phase_ == Phase::running) {
-    const auto failed = [](const Worker& w) { return w.in_world() && w.failed(); };
+    const auto failed = [](const Worker& w) { return w.in_world() && (w.failed() || !w.stuck.empty()); };
     join.broken = (std::any_of(workers_.all().begin(), workers_.all().end(), failed) || generation_.lost_peers().any()) && !job_.is_over();
   }
   join.restarts = generation_.world().restarts;
@@ -327,6 +331,8 @@ void Supervisor::on_tick() {
     act(workers_.end_hung(signal));
     if (signal == SIGABRT) deadlines_.set(Wait::end_hung, now_ + options_.timeouts.revocation);
   }
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (is_due(workers_[i].gone_by)) on_stuck(i);
   if (is_due(hangs_.due_pending())) on_hang_of_pending();
   act(workers_.kill_hung_pending(now_));
   if (is_over(Wait::verdict)) {
@@ -379,6 +385,24 @@ void Supervisor::on_hang_of_pending() {
             w.hung, workers_.name(worker.value()), for_people(options_.timeouts.stacks)));
     act(TakeStacks{worker});
   }
+}
+
+// A node that ends does so without such workers. One that hung is reported, or nobody would learn of the hang. This node then waits for its
+// end before it joins again, as for any other: what it does in the kernel may still be done.
+void Supervisor::on_stuck(std::size_t worker) {
+  Worker& w = workers_[worker];
+  w.gone_by.reset();
+  if (!w.lives() || w.pid == 0) return;
+  const bool ends = phase_ == Phase::stopping && !stop_.rejoins();
+  if (!ends && (phase_ != Phase::running || !w.hangs())) return;
+  const std::string what =
+      fmt::format("SIGKILL has not ended it within {}: it is stuck in the kernel", for_people(options_.timeouts.killed));
+  say(Level::error, fmt::format("{}: {}", workers_.name(worker), what));
+  if (ends) return act(GiveUp{local_rank(worker)});
+  w.stuck = what;
+  generation_.fail_here();
+  tell_of_failure(worker);
+  join_as_broken();
 }
 
 void Supervisor::on_coordinator_lost() {

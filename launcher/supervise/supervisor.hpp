@@ -116,6 +116,7 @@ class Supervisor {
   void on_hang();
   void on_hang_of_pending();
   void on_coordinator_lost();
+  void on_stuck(std::size_t worker);
   void on_join_deadline();
   [[nodiscard]] std::optional<Instant> next_deadline(bool awaited_only) const;
   void excuse_own_stall(Instant last_event);

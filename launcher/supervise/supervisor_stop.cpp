@@ -19,7 +19,9 @@ void Supervisor::stop(AfterStop after, std::optional<int> signal, const Failure&
   else stop_.begin(std::move(after), now_);
   if (!rejoin) deadlines_.clear(Wait::coordinator), deadlines_.clear(Wait::join);
   if (!rejoin || job_.is_over()) dismiss_pending();
-  if (stopping) return rejoin ? void() : kill_staying({});  // on its way already
+  if (stopping && rejoin) return;  // on its way already
+  if (!rejoin) workers_.await_killed(now_ + options_.timeouts.killed);
+  if (stopping) return kill_staying({});
   phase_ = Phase::stopping;
   // A worker that hangs in the world may hold up all others, so none of them stays. One that never joined shares no state with them.
   const bool world_hangs = std::any_of(workers_.all().begin(), workers_.all().end(),
@@ -88,6 +90,7 @@ bool Supervisor::let_job_end(bool by_verdict) {
   if (std::exchange(phase_, Phase::stopping) == Phase::joining) stop_.begin(after, now_);
   else stop_.replace(after);
   for (const Wait wait : {Wait::coordinator, Wait::join, Wait::look_again}) deadlines_.clear(wait);
+  workers_.await_killed(now_ + options_.timeouts.killed);
   dismiss_pending();
   if (!runs) return let_last_work(), true;
   hangs_.end_generation();

@@ -129,6 +129,7 @@ int Worker::exit_code() const { return hung.empty() ? ending->code() : exit_code
 
 std::string Worker::cause() const {
   if (!early.as.empty()) return early.as;
+  if (!ending) return fmt::format("a hang ({}); {}", hung, stuck);
   return hung.empty() ? describe(*ending) : fmt::format("a hang ({}), then {}", hung, describe(*ending));
 }
 

@@ -120,8 +120,11 @@ struct Worker {
   /// It has ended before it was back from the generation before, or was brought along. So its end belongs to the failure of that generation.
   bool ended_away = false;
   bool ready_to_leave = false;
-  bool signalled_to_end = false;  ///< elrun has sent it a signal that ends it, and not because it closed its session.
-  std::string hung;               ///< Why it counts as hung; empty: it does not.
+  bool signalled_to_end = false;   ///< elrun has sent it a signal that ends it, and not because it closed its session.
+  std::string hung;                ///< Why it counts as hung; empty: it does not.
+  bool was_killed = false;         ///< It got SIGKILL.
+  std::optional<Instant> gone_by;  ///< When it has not ended by then, after SIGKILL, it is stuck in the kernel.
+  std::string stuck;               ///< It hung, was killed, and has not ended. So it has failed already.
   std::optional<Ending> ending;
   Instant failed_at{};
   WorkerDeath death{};
@@ -166,7 +169,7 @@ struct Worker {
            (life.is(Life::leaving) && ELRUN_PLANTED(staying_is_not_acknowledged));
   }
   [[nodiscard]] bool failed() const { return ending && !ending->ok(); }
-  /// Of one that has ended. A worker that was killed because it hung died of that.
+  /// Of one that has ended, or is stuck. A worker that was killed because it hung died of that.
   [[nodiscard]] int exit_code() const;
   [[nodiscard]] std::string cause() const;
   /// The signal with which its generation ends, or `asked` of the node. A Job's state is revoked and its checkpoints survive a kill, so

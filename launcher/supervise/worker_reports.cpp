@@ -10,20 +10,21 @@ WorkerFailed worker_failed(const NodeWorkers& workers, std::size_t worker, Gener
                            std::optional<Instant> stopped_at) {
   const Worker& w = workers[worker];
   const bool first = failed_first(workers.all(), w);
-  const bool cut_short = stopped_at && w.ending->signal != 0 && w.failed_at < *stopped_at;
+  const bool cut_short = stopped_at && w.ending && w.ending->signal != 0 && w.failed_at < *stopped_at;
   WorkerFailed failed{generation,
                       static_cast<std::uint32_t>(worker),
                       cut_short ? 1 : w.exit_code(),
                       w.cause(),
                       w.session.is_job,
-                      std::clamp<Duration>(now - w.failed_at, Duration{0}, 24h),
+                      w.ending ? std::clamp<Duration>(now - w.failed_at, Duration{0}, 24h) : Duration{0},
                       {},
                       workers.rank(worker)};
   if (!w.in_world()) failed.what += " before it was in a world", failed.successor_in = w.began_as->generation;
   if (!w.death.error.empty()) failed.what += (cut_short ? " of elrun, after " : ": ") + w.death.error;
   failed.before_session = !w.session.opened;
   failed.before_return = w.ended_away;
-  failed.death = first ? bounded(w.death) : bounded(w.death, death_beside_max, death_beside_max);
+  if (!w.ending) failed.death.pid = w.pid, failed.death.evidence = failed.what;
+  else failed.death = first ? bounded(w.death) : bounded(w.death, death_beside_max, death_beside_max);
   return failed;
 }
 
@@ -93,8 +94,9 @@ Actions tell_all(CoordinatorLine& line, const NodeView& view) {
   bool done = true;
   for (std::size_t i = 0; i < view.workers.size(); ++i) {
     const Worker& w = view.workers[i];
+    const bool has_failed = w.ending ? !w.ending->ok() && !w.life.was_dismissed() : !w.stuck.empty();
     if (!w.ending) done = done && !w.in_world();
-    else if (!w.ending->ok() && !view.job.is_over() && !w.life.was_dismissed()) {
+    if (has_failed && !view.job.is_over()) {
       done = false;
       add(actions, Send{worker_failed(view.workers, i, view.generation.last(), view.now, {})});
     }

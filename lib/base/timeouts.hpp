@@ -30,6 +30,7 @@ struct Timeouts {
       60s;  ///< All peers of a new generation are connected within this. Workers of a Job under elrun count it from when all of them have come.
   Duration drain = 25s;               ///< A planned leave is prepared within this ...
   Duration stop_grace = 30s;          ///< ... of the time between the forwarded signal and SIGKILL.
+  Duration killed = 10s;              ///< A worker that was killed has ended within this, or is stuck in the kernel.
   Duration stacks = 5s;               ///< Of workers that hang, stacks are taken for this long before they are killed.
   Duration last_work = 3600s;         ///< What a program still does once its job is over (an export) is done within this.
   Duration save = 600s;               ///< A checkpoint is committed within this, or given up.

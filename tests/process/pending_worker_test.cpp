@@ -9,13 +9,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "lib/base/fd.hpp"
 #include "tests/support/catch.hpp"
@@ -208,6 +211,19 @@ TEST_CASE("a job that is asked to end does not wait for a dead worker that the k
   INFO(job.output());
   CHECK(job.asked_to_end() == 128 + SIGTERM);
   CHECK(job.workers().empty());
+}
+
+TEST_CASE("a node that is asked to end does not wait for a worker that SIGKILL does not end", "[pending]") {
+  Job job{{.arguments = {"--shutdown_timeout", "1", "--no_python", "sleep", "600"}}};
+  REQUIRE(job.line("generation 1: "));
+  std::vector<pid_t> sleeps;
+  while ((sleeps = job.children_named("sleep")).empty()) std::this_thread::sleep_for(std::chrono::milliseconds{10});
+  Debugger debugger{sleeps.front()};
+  if (!debugger.is_attached()) return;
+  job.signal(SIGTERM);
+  INFO(job.output());
+  CHECK(job.wait() == 128 + SIGTERM);
+  CHECK(job.says("SIGKILL has not ended it within 10.0 s: it is stuck in the kernel"));
 }
 
 TEST_CASE("a program that writes over its node's death futexes harms nobody", "[pending]") {

@@ -61,6 +61,41 @@ TEST_CASE("signals are forwarded, the grace is kept, and the exit code is 128 + 
   }
 }
 
+TEST_CASE("a worker that SIGKILL does not end holds up no end of its node", "[supervisor]") {
+  Node node;
+  node.start();
+  SECTION("by a signal") {
+    node.on(SignalCame{SIGTERM});
+    node.ended(0);
+    CHECK(node.wait(30s) == Words{"signal 1 9"});
+    CHECK(node.wait(10s - 1ns).empty());
+    CHECK(node.wait(1ns) == Words{"give up 1"});
+    CHECK(node.said == "rank 1 (node n, pid 101): SIGKILL has not ended it within 10.0 s: it is stuck in the kernel\n");
+    CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 143");
+  }
+  SECTION("by a signal that comes twice") {
+    node.on(SignalCame{SIGTERM});
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"signal 0 9", "signal 1 9"});
+    node.ended(0);
+    CHECK(node.wait(10s) == Words{"give up 1"});
+  }
+  SECTION("by a verdict, of which a Job's workers are killed at once") {
+    Node job;
+    job.start(1, 2, true);
+    job.hear(Verdict{1, "no restarts are left"});
+    job.ended(0);
+    CHECK(job.wait(10s) == Words{"give up 1"});
+  }
+  SECTION("by a signal that comes when its generation is over already") {
+    node.hear(Revoke{generation(1), revoked});
+    node.ended(0);
+    node.wait(30s), node.wait(100s);
+    node.on(SignalCame{SIGTERM});
+    CHECK(node.wait(10s) == Words{"give up 1"});
+    CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 143");
+  }
+}
+
 TEST_CASE("a node that is asked to leave lets its Job save what would be lost", "[supervisor]") {
   Node node;
   node.start(1, 2, true);

@@ -21,6 +21,35 @@ TEST_CASE("workers that give no sign of progress are looked at, then asked by SI
     CHECK(node.ended(1, {.signal = SIGKILL}) == Words{"failed 1 174 job"});
     CHECK(node.said.find("a hang (no sign of progress for 60.0 s), then signal 9") != std::string::npos);
   }
+  SECTION("one that SIGKILL does not end is told of all the same, and the end of its node does not wait for it") {
+    Node node{2, 60s, HangSign::progress};
+    node.start(1, 2, true);
+    node.wait(60s), node.wait(5s);
+    node.ended(0, {.signal = SIGABRT});
+    CHECK(node.wait(2s) == Words{"signal 1 9"});
+    CHECK(node.wait(10s) == Words{"failed 1 174 job"});
+    CHECK(node.said.find("rank 1 (node n, pid 101): SIGKILL has not ended it within 10.0 s: it is stuck in the kernel") == 0);
+    const auto& failed = std::get<WorkerFailed>(std::get<Send>(node.actions.back()).message);
+    CHECK(failed.what.find("a hang (no sign of progress for 60.0 s); SIGKILL has not ended it") == 0);
+    CHECK(failed.death.pid == 101);
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "gone"}});
+    CHECK(node.on(LinkUp{}) == Words{"join resuming last 1 seat 0 broken"});
+    CHECK(node.hear(Resumed{generation(1)}) == Words{"failed 0 174 job", "failed 1 174 job"});
+    CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "signal 0 9", "revoke 11", "signal 1 9"});
+    CHECK(node.wait(30s) == Words{"signal 1 9"});
+    CHECK(node.wait(100s).empty());  // it may still act for its generation
+    SECTION("by a signal") {
+      node.on(SignalCame{SIGTERM});
+      CHECK(node.wait(10s) == Words{"give up 1"});
+      CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 143");
+    }
+    SECTION("by a verdict") {
+      node.hear(Verdict{174, "a hang"});
+      CHECK(node.wait(10s) == Words{"give up 1"});
+      CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 174");
+    }
+    SECTION("nor is it stuck once it has ended") { CHECK(node.ended(1, {.signal = SIGKILL}).back() == "join last 1"); }
+  }
   SECTION("a worker that waits for the storage shows that it does not hang, and the log says once why it waits") {
     Node node{2, 60s, HangSign::progress};
     node.start(1, 2, true);

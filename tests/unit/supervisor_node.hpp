@@ -70,6 +70,7 @@ class Node {
       else if (const auto* spawn = std::get_if<Spawn>(&a))
         words.push_back(fmt::format("spawn {}{}", spawn->worker.value(), spawn->is_pending ? " beside" : ""));
       else if (const auto* s = std::get_if<SignalGroup>(&a)) words.push_back(fmt::format("signal {} {}", s->worker.value(), s->number));
+      else if (const auto* g = std::get_if<GiveUp>(&a)) words.push_back(fmt::format("give up {}", g->worker.value()));
       else if (const auto* r = std::get_if<Release>(&a)) words.push_back(fmt::format("release {}", r->worker.value()));
       else if (const auto* t = std::get_if<TakeStacks>(&a)) words.push_back(fmt::format("stacks {}", t->worker.value()));
       else if (const auto* answer = std::get_if<Answer>(&a)) {

@@ -285,6 +285,9 @@ void Simulation::perform(ProcessId id, const launcher::SignalGroup& a) {
 
 void Simulation::perform(ProcessId, const launcher::EndOrphans&) {}  // workers of this world start nothing
 void Simulation::perform(ProcessId, const launcher::TakeStacks&) {}  // nor does any of them hang
+void Simulation::perform(ProcessId id, const launcher::GiveUp& a) {
+  if (agents_.at(id).children.erase(a.worker) > 0) agents_.at(id).inbox.push_back(launcher::WorkerEnded{a.worker, {.signal = SIGKILL}});
+}
 void Simulation::perform(ProcessId id, const launcher::Release& a) { agents_.at(id).children.erase(a.worker); }
 
 void Simulation::perform(ProcessId id, const launcher::Answer& a) {

@@ -227,6 +227,7 @@ class Simulation {
   void perform(ProcessId id, const launcher::Send& a);
   void perform(ProcessId id, const launcher::Spawn& a);
   void perform(ProcessId id, const launcher::SignalGroup& a);
+  void perform(ProcessId id, const launcher::GiveUp& a);
   void perform(ProcessId id, const launcher::Release& a);
   void perform(ProcessId id, const launcher::EndOrphans& a);
   void perform(ProcessId id, const launcher::LookAgain& a);

@@ -58,6 +58,7 @@ std::vector<NodeId> NodeNames::claimed() const {
 NodeNames::Resolved NodeNames::resolve(const NodeId& name, const NodeTable& nodes, const Timeouts& timeouts, Instant now) {
   Resolved resolved;
   const auto at = claimants_.find(name);
+  if (at == claimants_.end()) return resolved;
   std::vector<Claimant>& claimants = at->second;
   std::erase_if(claimants, [&](const Claimant& c) { return !nodes.is_open(c.stream); });
   if (!nodes.has(name)) {

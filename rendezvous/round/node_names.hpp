@@ -61,6 +61,7 @@ class NodeNames {
     std::vector<StreamNumber> refused;  ///< The node has said something long enough after these came: it lives.
     std::optional<Claimant> heir;       ///< The node is gone: this one has its name. The others wait on, as if they had come now.
   };
+  /// Nothing, where nobody claims it.
   [[nodiscard]] Resolved resolve(const NodeId& name, const NodeTable& nodes, const Timeouts& timeouts, Instant now);
   /// This coordinator was stopped itself, so all streams count as heard now: that says of no node that it lives. Claimants wait as if they had come now.
   void begin_anew(Instant now);

@@ -58,7 +58,13 @@ void Round::on(const StreamOpened& event, Instant now) {
 
 void Round::on(const StreamBroken& event, Instant now) {
   if (!nodes_.is_open(event.stream)) return;
-  if (const std::optional<NodeId> id = nodes_.stream(event.stream).node) {
+  end_stream(event.stream, now);
+  advance(now);
+}
+
+// Draws no conclusion: conclusions lead here, too.
+void Round::end_stream(StreamNumber stream, Instant now) {
+  if (const std::optional<NodeId> id = nodes_.stream(stream).node) {
     Node& node = nodes_.at(*id);
     if (verdict_.is_given() && verdict_.end_of_stream_confirms(node.join, nodes_.is_in_process(node))) {
       verdict_.confirmed(*id);
@@ -72,8 +78,7 @@ void Round::on(const StreamBroken& event, Instant now) {
       if (generation().runs() && nodes_.connected() == 0) current_.state.desert(now + setup_.timeouts.recovery);
     }
   }
-  nodes_.close(event.stream);
-  advance(now);
+  nodes_.close(stream);
 }
 
 void Round::on(const FromNode& event, Instant now) {

@@ -137,6 +137,7 @@ class Round {
   void on(const FromNode& event, Instant now);
   void on(const FromGuard& event, Instant now);
   void on(const RoundTick& event, Instant now);
+  void end_stream(StreamNumber stream, Instant now);
   void said(Node& node, const NodeMessage& message, Instant now);
   [[nodiscard]] bool is_of_node_here(const AgentEnded& ended) const;
   [[nodiscard]] bool knows_the_end_of(const Node& node, const Generation& last) const;

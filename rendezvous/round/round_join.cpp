@@ -32,7 +32,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   };
   if (ended_.has_ended(join.who)) {
     actions_.emplace_back(CloseStream{stream});
-    return on(StreamBroken{stream}, now);  // it may be the stream of a node that is still here
+    return end_stream(stream, now);  // it may be that of a node that is still here
   }
   if (names_.is_replaced(join.who)) return refuse_replaced();
   Node* const known = nodes_.find(id);
@@ -114,11 +114,14 @@ void Round::resolve_claims(Instant now) {
     return;
   }
   for (const NodeId& id : names_.claimed()) {
-    const NodeNames::Resolved resolved = names_.resolve(id, nodes_, setup_.timeouts, now);
-    for (const StreamNumber stream : resolved.refused)
-      refuse(stream, {Code::already_exists, Remedy::fix_config,
-                      fmt::format("another process is node {}, and lives; each agent needs a name of its own", id.value())});
-    if (resolved.heir) join(resolved.heir->stream, resolved.heir->join, now);
+    NodeNames::Resolved resolved;
+    do {
+      resolved = names_.resolve(id, nodes_, setup_.timeouts, now);
+      for (const StreamNumber stream : resolved.refused)
+        refuse(stream, {Code::already_exists, Remedy::fix_config,
+                        fmt::format("another process is node {}, and lives; each agent needs a name of its own", id.value())});
+      if (resolved.heir) join(resolved.heir->stream, resolved.heir->join, now);
+    } while (resolved.heir && !nodes_.has(id));  // it has ended, or does not fit: the next one has the name
   }
 }
 

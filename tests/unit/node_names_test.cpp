@@ -113,6 +113,11 @@ TEST_CASE("a claimant waits until the node is silent or gone", "[node_names]") {
     CHECK(resolve(start + 3s).heir->stream == StreamNumber{12});
     CHECK(names.claimed().empty());
   }
+  SECTION("a name that nobody claims has no heir") {
+    table.nodes.erase(a);
+    for (int i = 0; i < 2; ++i) CHECK(resolve(start + 3s).heir);
+    CHECK_FALSE(resolve(start + 3s).heir);
+  }
   SECTION("all of them are told when the job is over") {
     table.nodes.close(StreamNumber{11});
     CHECK(names.end_claims(table.nodes) == std::vector{StreamNumber{12}});

@@ -120,6 +120,28 @@ TEST_CASE("a Join that a killed agent sent, and that is read late, is no node", 
   CHECK(bench.begun.size() == 1);  // the one that is left is too few
 }
 
+TEST_CASE("claims are settled once each, although one of them is a killed agent's", "[round]") {
+  RoundBench bench{{.nodes_min = 3, .nodes_max = 3}};
+  const auto a = bench.join("a"), b = bench.join("b"), c = bench.join("c");
+  REQUIRE(bench.world(c) == "a b c");
+  const auto other_c = bench.join("c", 2);
+  bench.pass(1s);
+  const auto claim = bench.join("b", 2);
+  bench.break_stream(b);
+  const auto newer = bench.join("b", 2);  // the node had no stream, so this agent is node b now; its first stream is half open
+  REQUIRE(bench.round.joined(newer));
+  const auto waits = bench.join("b", 3);
+  bench.pass(3990ms);
+  bench.feed(FromGuard{{{NodeId{"b"}, 2}, bench.generation()}});
+  bench.now += 10ms;
+  bench.say(c, NodeAlive{});  // it lives, so its claimant is due; the coordinator looks at that with the next event
+  bench.break_stream(newer);
+  CHECK_FALSE(bench.open.contains(claim));
+  CHECK(bench.round.joined(waits));  // the agent that comes next has the name, at once
+  CHECK(bench.count<Refused>(other_c) == 1);
+  CHECK(bench.count<Revoke>(a) == 1);
+}
+
 TEST_CASE("the only node is lost at once when its agent was killed, although all streams are gone", "[round]") {
   RoundBench bench{{.nodes_min = 1, .nodes_max = 2, .last_call = 0s}};
   const auto a = bench.join("a");

@@ -16,9 +16,9 @@ void NodeNames::replace(const Incarnation& who) {
   replaced.insert(who.number);
 }
 
-void NodeNames::lose(const Incarnation& who, StreamNumber newest) {
+void NodeNames::lose(const NodeTable::Node& node) {
   if (former_.size() >= former_max) former_.erase(former_.begin());
-  former_.insert_or_assign(who.node, Former{who.number, newest});
+  former_.insert_or_assign(node.join.who.node, Former{node.join.who.number, node.first, node.newest});
 }
 
 void NodeNames::take_over(const Incarnation& who) {
@@ -28,9 +28,13 @@ void NodeNames::take_over(const Incarnation& who) {
   former_.erase(former);
 }
 
-bool NodeNames::is_outdated(StreamNumber stream, const NodeId& name, const NodeTable::Node* here) const {
-  const auto former = former_.find(name);
-  return (here != nullptr && stream < here->newest) || (former != former_.end() && stream < former->second.newest);
+bool NodeNames::is_outdated(StreamNumber stream, const Incarnation& who, const NodeTable::Node* here) const {
+  const auto is_before = [&](std::uint64_t holder, StreamNumber first, StreamNumber newest) {
+    return stream < (who.number == holder ? newest : first);
+  };
+  if (here != nullptr && is_before(here->join.who.number, here->first, here->newest)) return true;
+  const auto former = former_.find(who.node);
+  return former != former_.end() && is_before(former->second.incarnation, former->second.first, former->second.newest);
 }
 
 bool NodeNames::is_newest(const Incarnation& who, const NodeTable::Node* here) const {

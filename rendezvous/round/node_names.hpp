@@ -6,7 +6,9 @@
 ///    or gone, and is refused if the node lives.
 ///  * A process that was replaced by another one of its name is refused from then on.
 ///  * A process opens a stream only after its predecessor has ended, and only after it gave up its own last one. So a Join on an earlier
-///    stream than the newest of its name was sent before, and is only read later.
+///    stream than the newest one of the same process was sent before, and is only read later; one on an earlier stream than the first one of
+///    the process that has the name comes from a predecessor. A process that came between the two streams lives beside that one, and may be
+///    its successor yet.
 
 #include <cstddef>
 #include <cstdint>
@@ -43,11 +45,11 @@ class NodeNames {
   /// The process is refused from now on.
   void replace(const Incarnation& who);
   /// A node is lost, whether it had a place in the world or not. If another process joins under its name, this one is replaced.
-  void lose(const Incarnation& who, StreamNumber newest);
+  void lose(const NodeTable::Node& node);
   /// This process has the name from now on.
   void take_over(const Incarnation& who);
-  /// The message on this stream is older than what is known of its name. `here`: the node of that name; nullptr: it is not here.
-  [[nodiscard]] bool is_outdated(StreamNumber stream, const NodeId& name, const NodeTable::Node* here) const;
+  /// The message of this process on this stream is older than what is known of its name. `here`: the node of that name; nullptr: it is not here.
+  [[nodiscard]] bool is_outdated(StreamNumber stream, const Incarnation& who, const NodeTable::Node* here) const;
   /// Of whom an outdated message came: true if it is the process that has, or had last, the name.
   [[nodiscard]] bool is_newest(const Incarnation& who, const NodeTable::Node* here) const;
 
@@ -74,7 +76,7 @@ class NodeNames {
   ELRUN_COMPARED_IN_SIMULATION
   struct Former {
     std::uint64_t incarnation = 0;
-    StreamNumber newest{};
+    StreamNumber first{}, newest{};
   };
   std::map<NodeId, std::set<std::uint64_t>> replaced_;
   std::map<NodeId, Former> former_;                    // lost nodes, until another incarnation joins under the name

@@ -41,7 +41,7 @@ class NodeTable {
   struct Node {
     Join join;
     std::optional<StreamNumber> stream;  // none: broken, in its grace
-    StreamNumber newest{};               // of its streams
+    StreamNumber first{}, newest{};      // of its streams
     Instant broken{};                    // when; later, where this coordinator was stopped itself
     Instant broken_since{};              // when indeed
     Instant arrived{};                   // when it became a newcomer; decides who of the spares is next

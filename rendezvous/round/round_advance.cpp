@@ -79,14 +79,12 @@ void Round::lose_nodes(Instant now) {
 }
 
 void Round::lose(const NodeId& id, const std::string& why, Instant now) {
-  const Node& node = nodes_.at(id);
+  const Node node = nodes_.at(id);
   const bool member = node.member, done = generation().is_done(id);
-  const Incarnation who = node.join.who;
-  const StreamNumber newest = node.newest;
   remove(id, true, now);
   if (verdict_.is_given()) return;
   say(member ? Level::warning : Level::info, fmt::format("node {} is lost: {}", id.value(), why), !member);
-  names_.lose(who, newest);
+  names_.lose(node);
   if (!member) return;
   current_.state.lost(id, why);
   current_.start_watch.remove(id);

@@ -36,7 +36,7 @@ void Round::join(StreamNumber stream, const Join& join, Instant now) {
   }
   if (names_.is_replaced(join.who)) return refuse_replaced();
   Node* const known = nodes_.find(id);
-  if (!verdict_.is_given() && names_.is_outdated(stream, id, known)) {
+  if (!verdict_.is_given() && names_.is_outdated(stream, join.who, known)) {
     if (!names_.is_newest(join.who, known)) {
       names_.replace(join.who);
       return refuse_replaced();
@@ -75,6 +75,7 @@ void Round::take(StreamNumber stream, const Join& join, Instant now) {
   if (node == nullptr) {
     Node fresh;
     fresh.join = join;
+    fresh.first = stream;
     fresh.arrived = now;
     fresh.excluded = excluded_.enter(join, nodes_, now);
     node = &nodes_.enter(id, std::move(fresh));

@@ -22,7 +22,7 @@ struct Table {
     node.join.workers = 2;
     node.join.hint = hint;
     node.join.confirms_verdict = true;
-    node.stream = node.newest = stream;
+    node.stream = node.first = node.newest = stream;
     node.ready = true;
     node.arrived = heard;
     return nodes.enter(NodeId{name}, std::move(node));

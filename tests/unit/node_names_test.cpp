@@ -17,6 +17,12 @@ Join join_of(std::uint64_t n) {
   join.who = number(n);
   return join;
 }
+NodeTable::Node lost(std::uint64_t n, std::uint64_t first, std::uint64_t newest) {
+  NodeTable::Node node;
+  node.join = join_of(n);
+  node.first = StreamNumber{first}, node.newest = StreamNumber{newest};
+  return node;
+}
 
 }  // namespace
 
@@ -36,7 +42,7 @@ TEST_CASE("a process that was replaced stays so", "[node_names]") {
 
 TEST_CASE("a lost member is replaced when another process has its name, and not when it comes back itself", "[node_names]") {
   NodeNames names;
-  names.lose(number(1), StreamNumber{5});
+  names.lose(lost(1, 5, 5));
   names.take_over(number(1));
   CHECK_FALSE(names.is_replaced(number(1)));
   names.take_over(number(2));
@@ -44,25 +50,29 @@ TEST_CASE("a lost member is replaced when another process has its name, and not 
   CHECK_FALSE(names.is_replaced(number(2)));
 }
 
-TEST_CASE("a Join on an earlier stream than the newest of its name was sent before", "[node_names]") {
+TEST_CASE("a Join on an earlier stream than its process opened, or than its successor did, was sent before", "[node_names]") {
   NodeNames names;
   SECTION("of a node that is here") {
     Table table;
     table.streams = 4;
     const NodeTable::Node& node = table.wait("a", start);  // on stream 5
-    CHECK(names.is_outdated(StreamNumber{4}, a, &node));
-    CHECK_FALSE(names.is_outdated(StreamNumber{5}, a, &node));
+    for (const std::uint64_t n : {1u, 2u}) {
+      CHECK(names.is_outdated(StreamNumber{4}, number(n), &node));
+      CHECK_FALSE(names.is_outdated(StreamNumber{5}, number(n), &node));
+    }
     CHECK(names.is_newest(number(1), &node));
     CHECK_FALSE(names.is_newest(number(2), &node));
   }
   SECTION("of one that was lost") {
-    names.lose(number(1), StreamNumber{5});
-    CHECK(names.is_outdated(StreamNumber{4}, a, nullptr));
-    CHECK_FALSE(names.is_outdated(StreamNumber{6}, a, nullptr));
+    names.lose(lost(1, 5, 8));
+    CHECK(names.is_outdated(StreamNumber{7}, number(1), nullptr));
+    CHECK_FALSE(names.is_outdated(StreamNumber{8}, number(1), nullptr));
+    CHECK(names.is_outdated(StreamNumber{4}, number(2), nullptr));
+    CHECK_FALSE(names.is_outdated(StreamNumber{6}, number(2), nullptr));  // it came while that one was there, which then came again
     CHECK(names.is_newest(number(1), nullptr));
     CHECK_FALSE(names.is_newest(number(2), nullptr));
   }
-  SECTION("of a name that nobody had") { CHECK_FALSE(names.is_outdated(StreamNumber{1}, a, nullptr)); }
+  SECTION("of a name that nobody had") { CHECK_FALSE(names.is_outdated(StreamNumber{1}, number(1), nullptr)); }
 }
 
 TEST_CASE("a claimant waits until the node is silent or gone", "[node_names]") {

@@ -222,6 +222,27 @@ TEST_CASE("a process that joins under the name of a live node does not replace i
   CHECK(bench.count<World>(claimant) == 0);
 }
 
+TEST_CASE("a process has a node's name when the node is gone, though that one opened another stream meanwhile", "[round]") {
+  Pair bench;
+  const bool spare = GENERATE(true, false);
+  const std::string name = spare ? "c" : "b";
+  const auto first = spare ? bench.join(name) : bench.b;
+  const auto claimant = bench.join(name, 2);
+  bench.break_stream(first);
+  const auto newer = spare ? bench.join(name) : bench.resume(name, *bench.last<World>(bench.b));
+  CHECK_FALSE(bench.round.joined(claimant));
+  SECTION("it is gone") {
+    bench.break_stream(newer);
+    bench.pass(Timeouts{}.reconnect_grace);
+    CHECK(bench.round.joined(claimant));
+    CHECK_THAT(bench.last<Refused>(bench.join(name))->failure.what, Contains("another agent has joined as node"));
+  }
+  SECTION("it lives") {
+    bench.pass(6s);
+    CHECK_THAT(bench.last<Refused>(claimant)->failure.what, Contains("and lives"));
+  }
+}
+
 TEST_CASE("a process has a node's name when the node is gone, though the coordinator was stopped itself meanwhile", "[round]") {
   Pair bench;
   const auto successor = bench.join("b", 2);

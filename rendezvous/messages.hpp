@@ -91,7 +91,13 @@ struct Join {
   std::string place;            ///< Where this agent runs, as a digest: the agent that comes after it there says the same. Empty: not told
   bool may_coordinate = false;  ///< Where coordinators are elected: it campaigns when there is none.
   bool confirms_verdict = false;  ///< It says `VerdictReceived`. Of a node that does not, the end of its stream has to mean that.
+  Duration stop_grace{};  ///< Its `--shutdown_timeout`, `stop_grace_told_max` at most: so long its workers may take to end. 0: not told
 };
+constexpr Duration stop_grace_told_max = 1h;  ///< For longer no node that ends its workers keeps the others waiting.
+/// By how much the grace of its workers is longer than what others have.
+[[nodiscard]] inline Duration longer_grace(const Join& join, Duration others) {
+  return std::max<Duration>(join.stop_grace - others, Duration{0});
+}
 struct NodeAlive {};
 /// The workers of this node that belonged to the generation are gone; it may be followed by Join.
 struct Acknowledge {

@@ -25,13 +25,13 @@ std::uint64_t EarlierGenerations::next_number() {
 
 Duration EarlierGenerations::last_call(const NodeTable& nodes, bool is_full, const Limits& limits) const {
   if (!ended_) return is_full ? Duration{0} : limits.last_call;
-  const bool one_ends_workers = std::any_of(nodes.all().begin(), nodes.all().end(), [&](const auto& entry) {
-    return entry.second.stream && entry.second.join.resuming && entry.second.join.last == *ended_;
-  });
-  if (!is_full && nodes.waiting() < nodes.connected())
-    return one_ends_workers ? std::max(limits.last_call, limits.workers_end) : limits.last_call;
+  Duration workers_end{};  // of those that end them still
+  for (const auto& [id, node] : nodes.all())
+    if (node.stream && node.join.resuming && node.join.last == *ended_)
+      workers_end = std::max(workers_end, limits.workers_end + longer_grace(node.join, limits.stop_grace));
+  if (!is_full && nodes.waiting() < nodes.connected()) return std::max(limits.last_call, workers_end);
   if (whoever_is_left_waits(nodes)) return Duration{0};
-  if (one_ends_workers) return std::max<Duration>(limits.workers_end, reconnect_window);
+  if (workers_end > Duration{0}) return std::max<Duration>(workers_end, reconnect_window);
   return is_full ? reconnect_window : std::min<Duration>(limits.last_call, reconnect_window);
 }
 

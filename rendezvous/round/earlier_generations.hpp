@@ -44,7 +44,8 @@ class EarlierGenerations {
   [[nodiscard]] std::uint32_t ended_nodes() const { return ended_nodes_; }
   struct Limits {
     Duration last_call;    ///< Of the first generation of a job.
-    Duration workers_end;  ///< The workers of a node have ended within this, or the node counts as lost.
+    Duration workers_end;  ///< The workers of a node have ended within this, or the node counts as lost;
+    Duration stop_grace;   ///< with this as the grace that is in it. A node whose own is longer has longer.
   };
   /// How long those who wait let others come, where no generation has begun here. `is_full`: they are as many as there is room for. Last
   /// call is for the first generation of a job. Where one was over before this coordinator came, it is waited for whoever is left of that,

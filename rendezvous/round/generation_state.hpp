@@ -49,11 +49,16 @@ class GenerationState {
   [[nodiscard]] Seat seat_of(std::uint32_t group_rank) const;
 
   // Whether it goes on
-  [[nodiscard]] bool runs() const { return !members_.empty() && !revoked_; }
-  [[nodiscard]] bool is_revoked() const { return revoked_; }
-  /// It is over. Living members are ready for the next one by then, or lost.
-  void revoke(Instant return_by) { revoked_ = true, return_by_ = return_by; }
+  [[nodiscard]] bool runs() const { return !members_.empty() && !revoked_at_; }
+  [[nodiscard]] bool is_revoked() const { return revoked_at_.has_value(); }
+  /// It is over. Living members are ready for the next one by then, or lost: some may have longer than others, none has less than `within`.
+  void revoke(Duration within, Instant now) { revoked_at_ = now, return_by_ = now + within; }
+  /// Only of one that is revoked.
+  [[nodiscard]] Instant revoked_at() const { return *revoked_at_; }
+  /// When to look who has not returned in time.
   [[nodiscard]] Instant return_by() const { return return_by_; }
+  /// Those that are left have until then at least.
+  void wait_for_return(Instant until) { return_by_ = until; }
   /// Every node's stream broke at one time, which was this coordinator's own failure: members have until then to come back.
   void desert(Instant until) { deserted_until_ = until; }
   [[nodiscard]] bool is_deserted(Instant now) const { return runs() && now < deserted_until_; }
@@ -83,7 +88,7 @@ class GenerationState {
   std::uint64_t roster_ = 0;
   std::optional<std::uint32_t> own_place_;
   Instant began_{};
-  bool revoked_ = false;
+  std::optional<Instant> revoked_at_;
   Instant return_by_{};
   Instant deserted_until_{};
   std::set<NodeId> done_;
@@ -102,8 +107,8 @@ struct CurrentGeneration {
   PendingJudgement pending{};
 
   /// It is over: what waited for a decision about it waits no longer. Its root cause is still looked for.
-  void revoke(Instant return_by) {
-    state.revoke(return_by);
+  void revoke(Duration within, Instant now) {
+    state.revoke(within, now);
     pending.forget();
     start_watch.end();
     unreachable.forget();

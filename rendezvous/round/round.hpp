@@ -187,9 +187,13 @@ class Round {
   void revoke(EndCause cause, Failure why, Instant now);
   [[nodiscard]] std::optional<Instant> growth_at() const;
   void grow(Instant now);
-  /// Workers are asked to end, then killed. A node that is still silent about it after all that is not coming back.
+  /// Workers are asked to end, then killed. A node that is still silent about it after all that is not coming back. The least that each node has: one
+  /// whose own grace is longer does as its people said.
   [[nodiscard]] Duration workers_end_within() const {
     return setup_.timeouts.revocation + setup_.timeouts.stop_grace + setup_.timeouts.heartbeat_limit;
+  }
+  [[nodiscard]] Duration workers_end_within(const Join& join) const {
+    return workers_end_within() + longer_grace(join, setup_.timeouts.stop_grace);
   }
   [[nodiscard]] Instant closes_at() const;
   void form(Instant now);

@@ -70,10 +70,16 @@ void Round::lose_nodes(Instant now) {
                                   : setup_.timeouts.reconnect_grace;
       gone.emplace_back(id, fmt::format("its stream broke and it did not return within {:.3g} s", seconds(waited)));
     }
-  if (generation().is_revoked() && !verdict_.is_given() && nodes_.late() > 0 && now >= generation().return_by())
-    for (const auto& [id, node] : nodes_.all())
-      if (node.is_late())
-        gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation().id())));
+  if (generation().is_revoked() && !verdict_.is_given() && nodes_.late() > 0 && now >= generation().return_by()) {
+    std::optional<Instant> next;
+    for (const auto& [id, node] : nodes_.all()) {
+      if (!node.is_late()) continue;
+      const Instant until = generation().revoked_at() + workers_end_within(node.join);
+      if (until > now) next = std::min(next.value_or(until), until);
+      else gone.emplace_back(id, fmt::format("it did not end its workers of generation {} in time", to_string(generation().id())));
+    }
+    if (next) current_.state.wait_for_return(*next);
+  }
   for (const auto& [id, why] : gone)
     if (nodes_.has(id)) lose(id, why, now);
 }
@@ -113,7 +119,7 @@ void Round::remove(const NodeId& id, bool close, Instant now) {
 
 void Round::revoke(EndCause cause, Failure why, Instant now) {
   ELRUN_ASSERT(generation().runs());
-  current_.revoke(now + workers_end_within());
+  current_.revoke(workers_end_within(), now);
   cause_ = why.what;
   budget_.generation_ended(cause);
   forming_.restart(now);
@@ -155,7 +161,7 @@ Instant Round::closes_at() const {
   if (!is_first_formation(nodes_)) return enough;
   const bool is_full = nodes_.waiting() >= room();
   if (generation().has_begun()) return is_full ? enough : enough + options().last_call;
-  return enough + earlier_.last_call(nodes_, is_full, {options().last_call, workers_end_within()});
+  return enough + earlier_.last_call(nodes_, is_full, {options().last_call, workers_end_within(), setup_.timeouts.stop_grace});
 }
 
 void Round::form(Instant now) {

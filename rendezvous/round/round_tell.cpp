@@ -58,10 +58,14 @@ StatusMessages::Reason Round::reason(Instant now) const {
   }
   if (generation().is_revoked() && !members_are_ready()) {
     std::vector<std::string> late;
-    for (const auto& [id, node] : nodes_.all())
-      if (node.is_late()) late.push_back(id.value());
-    return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation().id())),
-            generation().return_by(), "they count as lost"};
+    Instant all_by = generation().return_by();
+    for (const auto& [id, node] : nodes_.all()) {
+      if (!node.is_late()) continue;
+      late.push_back(id.value());
+      all_by = std::max(all_by, generation().revoked_at() + workers_end_within(node.join));
+    }
+    return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation().id())), all_by,
+            "they count as lost"};
   }
   if (nodes_.waiting() < needed())
     return {fmt::format("{} of {} nodes; {}", nodes_.waiting(), needed(), missing()), forming_.given_up_at(setup_.timeouts.join),

@@ -160,6 +160,7 @@ Join join(std::uint8_t agent) {
   join.master_port = 29500;
   join.hint = agent;
   join.topology = "zone/rack/host";
+  join.stop_grace = agent * 10s;
   return join;
 }
 

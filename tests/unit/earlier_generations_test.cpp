@@ -8,8 +8,8 @@ namespace elrun::test::earlier_generations {
 namespace {
 
 constexpr Instant now{100s};
-constexpr Duration wait = 10s, last_call = 30s, workers_end = 45s;
-constexpr EarlierGenerations::Limits limits{last_call, workers_end};
+constexpr Duration wait = 10s, last_call = 30s, workers_end = 45s, stop_grace = 30s;
+constexpr EarlierGenerations::Limits limits{last_call, workers_end, stop_grace};
 
 Join knows(std::uint64_t last, std::uint64_t heard = 0) {
   Join join;
@@ -81,7 +81,7 @@ TEST_CASE("a new coordinator waits for the nodes that remain of a generation tha
   CHECK(earlier.ended()->number == 4);
   CHECK(earlier.ended_nodes() == 3);
   CHECK(earlier.last_call(table.nodes, false, limits) == reconnect_window);
-  CHECK(earlier.last_call(table.nodes, false, {1s, workers_end}) == 1s);
+  CHECK(earlier.last_call(table.nodes, false, {1s, workers_end, stop_grace}) == 1s);
   SECTION("all are here but the one in whose process it was coordinated") {
     come("b", 2, 0);
     CHECK(earlier.last_call(table.nodes, false, limits) == 0s);
@@ -101,12 +101,14 @@ TEST_CASE("a new coordinator waits for the nodes that remain of a generation tha
   }
   SECTION("spares fill the room: its members are waited for all the same") {
     CHECK(earlier.last_call(table.nodes, true, limits) == reconnect_window);
-    CHECK(earlier.last_call(table.nodes, true, {0s, workers_end}) == reconnect_window);
+    CHECK(earlier.last_call(table.nodes, true, {0s, workers_end, stop_grace}) == reconnect_window);
     SECTION("one of them still ends its workers") {
       table.nodes.change(come("b", 2, 0), [](NodeTable::Node& n) { n.ready = false, n.join.resuming = true; });
       CHECK(earlier.last_call(table.nodes, true, limits) == workers_end);
       CHECK(earlier.last_call(table.nodes, true, {last_call, 0s}) == reconnect_window);
       CHECK(earlier.last_call(table.nodes, false, limits) == workers_end);
+      table.nodes.change(table.nodes.at(NodeId{"b"}), [](NodeTable::Node& n) { n.join.stop_grace = stop_grace + 70s; });
+      CHECK(earlier.last_call(table.nodes, true, limits) == workers_end + 70s);
     }
     SECTION("all that are left are here") {
       come("b", 2, 0);

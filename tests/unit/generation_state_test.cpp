@@ -35,10 +35,13 @@ TEST_CASE("a generation runs until it is revoked", "[generation_state]") {
   state.desert(began + 10s);
   CHECK(state.is_deserted(began + 9s));
   CHECK_FALSE(state.is_deserted(began + 10s));
-  state.revoke(began + 37s);
+  state.revoke(37s, began);
   CHECK_FALSE(state.runs());
   CHECK(state.is_revoked());
+  CHECK(state.revoked_at() == began);
   CHECK(state.return_by() == began + 37s);
+  state.wait_for_return(began + 60s);
+  CHECK(state.return_by() == began + 60s);
   CHECK_FALSE(state.is_deserted(began + 9s));
 }
 
@@ -72,7 +75,7 @@ TEST_CASE("what waits for a decision about a generation ends with it, and its ro
   CHECK_FALSE(current.start_watch.note(b, {.count = 1}, began, 1s, began));
   CHECK(current.unreachable.note(a, b, {}, began));
   current.root_cause.report({began, 1, "exit code 1", {}});
-  current.revoke(began + 37s);
+  current.revoke(37s, began);
   CHECK(current.state.is_revoked());
   CHECK_FALSE(current.pending.any());
   CHECK(current.start_watch.all().empty());

@@ -39,6 +39,37 @@ TEST_CASE("the next generation begins when every living member has acknowledged 
   }
 }
 
+TEST_CASE("a node whose workers have longer to end than the coordinator's is waited for as long as they have", "[round]") {
+  RoundBench bench{{.nodes_min = 1, .nodes_max = 3}};
+  const auto a = bench.join("a");
+  Join patient = bench.a_join("b");
+  patient.stop_grace = 300s;
+  const auto b = bench.join(patient), c = bench.join("c");
+  REQUIRE(bench.world(a) == "a b c");
+  bench.say(a, WorkerFailed{bench.generation(), 1, 3, "exit code 3", true, Duration{0}, {}});
+  bench.acknowledge(a, "a");
+  bench.pass(36s);
+  CHECK_THAT(bench.last<Waiting>(a)->why, Contains("waiting for b, c to end the workers"));
+  CHECK_THAT(bench.last<Waiting>(a)->why, Contains("they count as lost in 307 s"));
+  CHECK(bench.open.contains(c));
+  bench.pass(1s);
+  CHECK_FALSE(bench.open.contains(c));  // its grace is the coordinator's
+  CHECK(bench.open.contains(b));
+  SECTION("it returns") {
+    bench.pass(200s);
+    CHECK(bench.begun.size() == 1);
+    bench.acknowledge(b, "b");
+    CHECK(bench.world(a) == "a b");
+  }
+  SECTION("it does not") {
+    bench.pass(269s);
+    CHECK(bench.open.contains(b));
+    bench.pass(1s);
+    CHECK_FALSE(bench.open.contains(b));
+    CHECK(bench.world(a) == "a");
+  }
+}
+
 TEST_CASE("a world below the minimum fails at the join deadline, and names who is gone", "[round]") {
   Pair bench;
   bench.break_stream(bench.b);

@@ -36,6 +36,7 @@ Join a_join() {
   join.confirms_verdict = true;
   join.coordinator_fell_silent = true;
   join.may_coordinate = true;
+  join.stop_grace = 300s;
   return join;
 }
 
@@ -133,6 +134,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.place == "00ff");
   CHECK(join.confirms_verdict);
   CHECK(join.may_coordinate);
+  CHECK(join.stop_grace == 300s);
   CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
 
   there_and_back(NodeMessage{NodeAlive{}});
@@ -260,6 +262,10 @@ TEST_CASE("what is out of bounds is refused, with the field's name", "[wire]") {
   SECTION("a last call of a year") {
     join.options.last_call = 24h * 365;
     CHECK_THAT(refusal(join), Contains("last_call"));
+  }
+  SECTION("workers that take half a day to end") {
+    join.stop_grace = 12h;
+    CHECK_THAT(refusal(join), Contains("stop_grace"));
   }
   SECTION("a world in which the receiver has no place") {
     World world = a_world();
@@ -422,6 +428,7 @@ TEST_CASE("what an earlier version does not say has its default", "[wire]") {
   CHECK_FALSE(join.coordinated_by);
   CHECK_FALSE(join.confirms_verdict);
   CHECK_FALSE(join.may_coordinate);
+  CHECK(join.stop_grace == 0s);
   CHECK(join.restarts == RestartCounts{});
   CHECK(join.topology.empty());
 }

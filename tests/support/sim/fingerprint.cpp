@@ -43,9 +43,9 @@ void Fingerprint::add(const Forming& forming) {
 }
 
 void Fingerprint::add(const GenerationState& state) {
-  const auto& [generation, members, roster, own_place, began, revoked, return_by, deserted_until, done, unseen, lost, stepped,
+  const auto& [generation, members, roster, own_place, began, revoked_at, return_by, deserted_until, done, unseen, lost, stepped,
                progress_told] = state;
-  all(generation, members, own_place, began, revoked, return_by, deserted_until, done, unseen, lost, stepped);
+  all(generation, members, own_place, began, revoked_at, return_by, deserted_until, done, unseen, lost, stepped);
 }
 
 void Fingerprint::add(const UnreachablePairs& unreachable) {

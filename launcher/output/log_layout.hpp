@@ -28,6 +28,7 @@ class LogLayout {
 
   [[nodiscard]] bool has_files() const { return !base_.empty(); }
   [[nodiscard]] const Path& base() const { return base_; }
+  [[nodiscard]] Path attempt_directory(Attempt attempt) const;
   [[nodiscard]] Path worker_directory(Attempt attempt, LocalRank worker) const;
   /// What a worker's TORCHELASTIC_ERROR_FILE names: the worker writes it, if anybody does.
   [[nodiscard]] Path error_file(Attempt attempt, LocalRank worker) const;
@@ -35,7 +36,6 @@ class LogLayout {
   [[nodiscard]] Path filtered_file(Attempt attempt, Stream stream) const;
 
  private:
-  [[nodiscard]] Path attempt_directory(Attempt attempt) const;
   Path base_;
 };
 

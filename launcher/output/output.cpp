@@ -86,12 +86,25 @@ void Output::begin_attempt() {
   if (begun_) attempt_ = Attempt{attempt_.value() + 1};
   begun_ = true;
   filtered_.clear();
+  if (!keeps_files()) remove_old_attempts();
+}
+
+// A job that starts again every few seconds would fill a file system in memory within days.
+void Output::remove_old_attempts() {
+  std::set<Attempt> in_use;
+  for (const auto& [worker, attempt] : attempts_) in_use.insert(attempt);
+  std::erase_if(made_, [&](Attempt attempt) {
+    std::error_code error;
+    if (!in_use.contains(attempt)) std::filesystem::remove_all(layout_.attempt_directory(attempt), error);
+    return !in_use.contains(attempt);
+  });
 }
 
 Path Output::error_file(LocalRank worker) {
   if (!layout_.has_files()) return {};
   const Path directory = layout_.worker_directory(attempt_, worker);
   std::error_code error;
+  if (!keeps_files()) made_.insert(attempt_);
   std::filesystem::create_directories(directory, error);
   if (!error) return layout_.error_file(attempt_, worker);
   log_.warning(message(from_errno(error.value(), fmt::format("make {}", directory.native()))));

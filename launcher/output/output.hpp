@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ class Output {
   Output& operator=(const Output&) = delete;
 
   [[nodiscard]] const LogLayout& layout() const { return layout_; }
+  /// The files are there when elrun is gone.
+  [[nodiscard]] bool keeps_files() const { return layout_.base() != setting_.private_directory; }
   /// The workers that are opened from now on are a new incarnation; others that live stay in theirs.
   void begin_attempt();
   [[nodiscard]] Attempt attempt() const { return attempt_; }
@@ -71,6 +74,7 @@ class Output {
   [[nodiscard]] Route route_of(LocalRank worker, Stream stream) const;
   [[nodiscard]] Fd open_stream(LocalRank worker, Rank rank, Stream stream);
   [[nodiscard]] Fd read_through_pipe(LocalRank worker, Stream stream, Source source);
+  void remove_old_attempts();
   [[nodiscard]] Result<Fd> open_log(const Path& path, int access) const;
   [[nodiscard]] std::shared_ptr<Fd> filtered(Stream stream);
   void watch_for_stall(std::uint64_t moved, int seconds);
@@ -85,6 +89,7 @@ class Output {
   const bool watches_errors_;   // standard error that is inherited goes through elrun, unchanged
   Attempt attempt_{};
   std::map<LocalRank, Attempt> attempts_;  // in which each worker was opened
+  std::set<Attempt> made_;                 // with a directory
   bool begun_ = false;
   std::map<Stream, std::shared_ptr<Fd>> filtered_;  // of this attempt
   boost::asio::steady_timer stall_;

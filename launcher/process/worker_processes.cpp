@@ -87,7 +87,7 @@ void WorkerProcesses::start(const Spawn& spawn) {
   }
   if (const int error = (*child)->exec_error(); error != 0)
     log_.error(never_ran = message(from_errno(error, fmt::format("execute {}", execution.path))));
-  reporter_.started(rank, placed, spawn.node_restarts, (*child)->pid(), before, error_file, output_->layout().base() != agent.directory);
+  reporter_.started(rank, placed, spawn.node_restarts, (*child)->pid(), before, error_file, output_->keeps_files());
   (*child)->on_held([this, rank](pid_t tracer) {
     log_.warning(fmt::format(
         "worker {} of this node has ended, but process {} (a debugger?) is attached to it: {} waits until that process detaches or ends",

@@ -163,6 +163,18 @@ TEST_CASE("an agent that is killed the moment its directory is there leaves none
   }
 }
 
+TEST_CASE("where no logs are asked for, an attempt's files are gone soon after it", "[lifecycle]") {
+  const TemporaryDirectory place;
+  // Different codes, so that no attempt waits. The last one has its own directory and that of the attempt before.
+  Job job{{.arguments = shell({"--max_restarts", "4"},
+                              "at=${TORCHELASTIC_ERROR_FILE%/attempt_*}; [ -d ${TORCHELASTIC_ERROR_FILE%/*} ] || exit 70;"
+                              " [ $TORCHELASTIC_RESTART_COUNT = 4 ] || exit $((3 + TORCHELASTIC_RESTART_COUNT));"
+                              " ls -d $at/attempt_*; [ $(ls -d $at/attempt_* | wc -l) = 2 ]"),
+           .environment = {{"XDG_RUNTIME_DIR", place.path()}}}};
+  CHECK(job.wait(patience) == 0);
+  CHECK(job.says("attempt_4"));
+}
+
 TEST_CASE("what was there before elrun is not its workers': a helper of the container's entry point stays", "[lifecycle]") {
   const TemporaryDirectory here;
   const std::string file = here.path() + "/pid";

@@ -168,7 +168,7 @@ void RehearsedJob::end_all(Orphans& orphans) {
   // Guards of agents remove their directories, and end then.
   const Instant until = clock_.now() + end_limit;
   const auto is_guard = [](pid_t pid) { return process_name(pid) == guard_name; };
-  (void)orphans.end(end_limit, is_guard);
+  (void)orphans.end(end_limit, [&](pid_t pid, const OrphanOwner&) { return is_guard(pid) ? OrphanFate::stays : OrphanFate::ends; });
   const auto guards_left = [&] {
     bool any = false;
     for (const pid_t pid : children_of(::getpid()))

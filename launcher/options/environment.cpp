@@ -70,7 +70,7 @@ Variables worker_environment(Variables variables, const WorkerSetting& setting) 
   if (setting.options.hang_timeout > Duration{0}) set_if_absent("PYTHONFAULTHANDLER", "1");
 
   if (setting.options.begin_anew) set("ELRUN_BEGIN_ANEW", *setting.options.begin_anew);
-  set("ELRUN_SOCKET", setting.socket.native());
+  set(socket_variable, setting.socket.native());
   set(local_rank_variable, local);
   set("ELRUN_NODE", setting.node.value());
   set("ELRUN_NODE_ADDRESS", world.address);

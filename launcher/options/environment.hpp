@@ -26,6 +26,8 @@ struct WorkerSetting {
 
 /// Which worker of its node a process is, or was started by. LOCAL_RANK does not tell: it may be virtual.
 constexpr const char* local_rank_variable = "ELRUN_LOCAL_RANK";
+/// Leads to the agent. Workers and the writer of checkpoints have it, and what they start.
+constexpr const char* socket_variable = "ELRUN_SOCKET";
 
 /// The agent's own environment, overlaid as torchrun does (RANK, WORLD_SIZE, ... TORCHELASTIC_*) and with ELRUN_*.
 [[nodiscard]] Variables worker_environment(Variables own, const WorkerSetting& setting);

@@ -5,16 +5,16 @@
 #include <sys/types.h>
 
 #include <functional>
-#include <optional>
+#include <map>
 #include <set>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 
-#include <elrun/ids.hpp>
 #include <elrun/units.hpp>
 
+#include "launcher/process/orphan_owner.hpp"
 #include "lib/base/clock.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -30,23 +30,33 @@ class Orphans {
   Orphans& operator=(const Orphans&) = delete;
 
   struct Ended {
-    std::size_t killed = 0;     ///< With what they had started themselves.
-    std::vector<pid_t> remain;  ///< Did not end within `limit` (they hang in the kernel).
+    std::size_t killed = 0;      ///< With what they had started themselves.
+    std::vector<pid_t> remain;   ///< Did not end within `limit` (they hang in the kernel).
+    std::vector<pid_t> unclear;  ///< Stay because nobody can say whose they are; each is named once.
   };
-  /// Kills all there are but for those that are spared, and waits until the kernel has ended them, `limit` at most.
-  [[nodiscard]] Ended end(Duration limit, const std::function<bool(pid_t)>& is_spared);
+  using Fate = std::function<OrphanFate(pid_t, const OrphanOwner&)>;
+  /// Kills those that are to end, and waits until the kernel has ended them, `limit` at most.
+  [[nodiscard]] Ended end(Duration limit, const Fate& fate);
+  /// An orphan here may be of a process that no worker started: this is process 1 of a container, in which others start processes as well (`kubectl exec`), or
+  /// had children before any worker was.
+  [[nodiscard]] bool inherits_others() const { return inherits_others_; }
 
  private:
   void wait_for_endings();
   void collect();
+  [[nodiscard]] std::vector<pid_t> find();
+  void learn_owners(const std::vector<pid_t>& pids);
   const Clock& clock_;
   std::function<bool(pid_t)> is_known_;
-  std::set<pid_t> others_;  // were children before any worker was (`helper & exec elrun`): not a worker's, and left alone
+  struct Known {
+    OrphanOwner owner;
+    bool was_named = false;  // as unclear
+  };
+  std::map<pid_t, Known> known_;  // that were looked at and not collected; a process that is ending has no environment any more
+  std::set<pid_t> others_;        // were children before any worker was (`helper & exec elrun`): not a worker's, and left alone
+  bool inherits_others_ = false;
   boost::asio::signal_set endings_;
 };
-
-/// The worker that this process, or the one that started it, was; by `local_rank_variable` in its environment.
-[[nodiscard]] std::optional<LocalRank> local_rank_of(pid_t pid);
 
 /// Kills all that this process started and they started, which is not this process's child, or is ending.
 void kill_descendants(pid_t pid);

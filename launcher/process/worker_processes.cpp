@@ -178,10 +178,7 @@ void WorkerProcesses::clear() {
 }
 
 void WorkerProcesses::end_orphans(const EndOrphans& orphans) {
-  end_orphans([&orphans](pid_t pid) {
-    const auto owner = local_rank_of(pid);
-    return owner && std::find(orphans.stay.begin(), orphans.stay.end(), *owner) != orphans.stay.end();
-  });
+  end_orphans([&](pid_t, const OrphanOwner& owner) { return fate_of(owner, orphans.stay, orphans_.inherits_others()); });
   for (auto& [worker, leaving] : leaving_) {
     if (std::find(orphans.stay.begin(), orphans.stay.end(), worker) != orphans.stay.end()) continue;
     kill_descendants(leaving.child->pid());  // they are no children of this process yet
@@ -190,13 +187,17 @@ void WorkerProcesses::end_orphans(const EndOrphans& orphans) {
 }
 
 void WorkerProcesses::end_orphans_of(LocalRank worker) {
-  end_orphans([worker](pid_t pid) { return local_rank_of(pid) != worker; });
+  end_orphans([worker](pid_t, const OrphanOwner& owner) { return owner.rank == worker ? OrphanFate::ends : OrphanFate::stays; });
 }
 
-void WorkerProcesses::end_orphans(const std::function<bool(pid_t)>& is_spared) {
-  const Orphans::Ended ended = orphans_.end(orphans_end_within, is_spared);
+void WorkerProcesses::end_orphans(const Orphans::Fate& fate) {
+  const Orphans::Ended ended = orphans_.end(orphans_end_within, fate);
   if (ended.killed > 0)
     log_.info(fmt::format("killed {} process{} that workers had left behind", ended.killed, ended.killed == 1 ? "" : "es"));
+  if (!ended.unclear.empty())
+    log_.warning(fmt::format(
+        "nobody can say whether workers that live started these processes, so they stay: {}; if a dead one did, they may hold its device",
+        fmt::join(ended.unclear, ", ")));
   if (!ended.remain.empty())
     log_.warning(fmt::format(
         "workers had left behind these processes, which are stuck in the kernel: {}; a device or port that they hold may be missing",

@@ -68,7 +68,7 @@ class WorkerProcesses {
   void is_gone(LocalRank worker);
   void wait_for_end(LocalRank worker, const Spawn& successor);
   void end_orphans_of(LocalRank worker);
-  void end_orphans(const std::function<bool(pid_t)>& is_spared);
+  void end_orphans(const Orphans::Fate& fate);
   void watch_output();
   [[nodiscard]] bool is_known(pid_t pid) const;
 

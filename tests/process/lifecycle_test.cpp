@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "tests/support/catch.hpp"
+#include "tests/support/gpt_job.hpp"
 #include "tests/support/property.hpp"
 #include "tests/support/spawn.hpp"
 
@@ -183,6 +185,64 @@ TEST_CASE("what was there before elrun is not its workers': a helper of the cont
            .program = "/bin/sh"}};
   CHECK(job.wait(patience) == 1);
   CHECK(::kill(pid_in(file), SIGKILL) == 0);
+}
+
+TEST_CASE("what such a helper starts stays, too, although it becomes elrun's child", "[lifecycle]") {
+  const TemporaryDirectory here;
+  const std::string in = here.path() + "/";
+  // The helper lives when elrun starts, and its own child has another parent when the worker fails.
+  const std::string helper = "{ while [ ! -e " + in + "go ]; do sleep 0.01; done; sleep 1000 >/dev/null 2>&1 & echo $! > " + in + "pid; }";
+  const std::string fails =
+      "touch " + in + "go; while ! grep -qs \"^PPid:[[:space:]]*$PPID\" /proc/$(cat " + in + "pid)/status; do sleep 0.01; done; exit 1";
+  Job job{{.arguments = {"-c", helper + " & exec " + program_path("elrun") + " --max_restarts 1 --no_python /bin/sh -c '" + fails + "'"},
+           .program = "/bin/sh"}};
+  CHECK(job.wait(patience) == 1);
+  CHECK_FALSE(job.says("that workers had left behind"));
+  CHECK(::kill(pid_in(in + "pid"), SIGKILL) == 0);
+}
+
+TEST_CASE("what others start in elrun's container stays, although elrun inherits it as process 1", "[lifecycle]") {
+  const TemporaryDirectory here;
+  const std::string file = here.path() + "/pid";
+  const std::vector<std::string> container{"--pid", "--fork", "--mount-proc", "--kill-child=KILL", "/bin/sh", "-c"};
+  const auto in_container = [&](const std::string& script) {
+    std::vector<std::string> arguments = container;
+    arguments.push_back(script);
+    return arguments;
+  };
+  if (run("/usr/bin/unshare", in_container("exit 0")).code != 0) {
+    std::printf("SKIPPED: no process namespaces here\n");
+    return;
+  }
+  const std::string fails = "echo runs; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exec kill -0 $(cat " + file +
+                            "); while ! grep -qs \"^PPid:[[:space:]]*1$\" /proc/$(cat " + file + ")/status; do sleep 0.01; done; exit 3";
+  Job job{
+      {.arguments = in_container("exec " + program_path("elrun") + " --nnodes 1 --max_restarts 1 --no_python /bin/sh -c '" + fails + "'"),
+       .program = "/usr/bin/unshare"}};
+  REQUIRE(job.line("runs"));
+  const std::vector<pid_t> first = job.children_named("elrun");
+  REQUIRE(first.size() == 1);
+  // As `kubectl exec` does it: a shell beside elrun that leaves something behind.
+  const Ended beside = run("/usr/bin/nsenter", {"--target", std::to_string(first[0]), "--pid", "--mount", "/bin/sh", "-c",
+                                                "sleep 1000 >/dev/null 2>&1 & echo $! > " + file + ".new; mv " + file + ".new " + file});
+  INFO(beside.output);
+  REQUIRE(beside.code == 0);
+  CHECK(job.wait(patience) == 0);
+  CHECK_FALSE(job.says("that workers had left behind"));
+}
+
+TEST_CASE("what a failed worker started with another environment is gone before the next attempt", "[lifecycle]") {
+  const TemporaryDirectory here;
+  const std::string file = here.path() + "/pid";
+  Job job{{.arguments = shell({"--max_restarts", "1"},
+                              "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then"
+                              "  env -i PATH=$PATH setsid sh -c 'echo $$$$ > " +
+                                  file + ".new; mv " + file + ".new " + file +
+                                  "; exec sleep 1000' &"
+                                  "  while [ ! -e " +
+                                  file + " ]; do sleep 0.01; done; exit 3; fi; kill -0 $(cat " + file + ") && exit 7; exit 0")}};
+  CHECK(job.wait(patience) == 0);
+  CHECK(job.says("that workers had left behind"));
 }
 
 TEST_CASE("a reader that is slow gets the report of a failure, and a signal meanwhile changes nothing of it", "[lifecycle]") {

@@ -1,0 +1,69 @@
+#pragma once
+/// \file answers_in_time: calls that may block for good, asked on a thread that is waited for only so long.
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <elrun/units.hpp>
+
+#include "launcher/process/detached_call.hpp"
+#include "lib/base/quiet_thread.hpp"
+
+namespace elrun::inline v0::launcher {
+
+/// Where `DetachedCall` is too late: the caller goes on only with the answers. `limit` is for each call, from the answer before it. Where one does not
+/// answer in time, its thread is left alone, and another one asks those after it; so a call holds nothing that may be gone before it. After `late_calls_max` of those no
+/// other is asked. No answer: too late, not asked, or no thread could be started.
+constexpr int late_calls_max = 5;
+template <class Answer>
+std::vector<std::optional<Answer>> answers_in_time(const std::vector<std::function<Answer()>>& calls, Duration limit) {
+  struct Heard {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<Answer> answers;
+  };
+  std::vector<std::optional<Answer>> all;
+  for (int late = 0; all.size() < calls.size() && late < late_calls_max; ++late) {
+    const std::vector<std::function<Answer()>> left{calls.begin() + static_cast<std::ptrdiff_t>(all.size()), calls.end()};
+    const auto heard = std::make_shared<Heard>();
+    std::thread thread;
+    try {
+      thread = quiet_thread([heard, left] {
+        for (const auto& call : left) {
+          Answer answer = call();
+          const std::lock_guard lock{heard->mutex};
+          heard->answers.push_back(std::move(answer));
+          heard->changed.notify_one();
+        }
+      });
+    } catch (const std::system_error&) {
+      all.resize(calls.size());
+      return all;
+    }
+    std::unique_lock lock{heard->mutex};
+    for (std::size_t known = 0; known < left.size(); known = heard->answers.size())
+      if (!heard->changed.wait_for(lock, limit, [&] { return heard->answers.size() > known; })) break;
+    for (const Answer& answer : heard->answers) all.emplace_back(answer);
+    const bool is_late = heard->answers.size() < left.size();
+    lock.unlock();
+    if (!is_late) {
+      thread.join();
+      return all;
+    }
+    all.emplace_back();
+    made_detached_call = true;
+    thread.detach();
+  }
+  all.resize(calls.size());
+  return all;
+}
+
+}  // namespace elrun::inline v0::launcher

@@ -1,0 +1,78 @@
+#include "launcher/process/orphan_owner.hpp"
+
+#include <string>
+#include <thread>
+
+#include "launcher/process/answers_in_time.hpp"
+#include "tests/support/catch.hpp"
+
+namespace elrun::launcher {
+namespace {
+
+using Kind = OrphanOwner::Kind;
+using namespace std::string_literals;
+
+const std::string of_worker = "PATH=/bin\0ELRUN_SOCKET=/run/a\0ELRUN_LOCAL_RANK=3\0HOME=/\0"s;
+const OrphanOwner worker_3{Kind::worker, LocalRank{3}}, a_worker{Kind::worker, {}}, unmarked{Kind::unmarked, {}}, not_known{};
+
+}  // namespace
+
+TEST_CASE("an orphan's environment tells whose it is", "[orphans]") {
+  CHECK(owner_in(of_worker) == worker_3);
+  CHECK(owner_in(of_worker.substr(0, of_worker.size() - 1)) == worker_3);
+  CHECK(owner_in("ELRUN_SOCKET=/run/a\0PATH=/bin\0"s) == a_worker);
+  CHECK(owner_in("ELRUN_LOCAL_RANK=x\0PATH=/bin\0"s) == a_worker);
+  CHECK(owner_in("PATH=/bin\0MY_ELRUN_LOCAL_RANK=3\0"s) == unmarked);
+  SECTION("one that cannot be read, or was overwritten by a title, tells nothing") {
+    CHECK(owner_in({}) == not_known);
+    CHECK(owner_in(std::string(64, '\0')) == not_known);
+    CHECK(owner_in("er: reads data\0\0\0\0"s) == not_known);
+  }
+}
+
+TEST_CASE("a process that ends has no environment any more, and is waited for", "[orphans]") {
+  CHECK(ends_already("7 (a) b) S) Z 1 7 7 0 -1 4227084 0 0"));
+  CHECK(ends_already("7 (python3) R 1 7 7 0 -1 4194564 0 0"));  // 0x4 is in its flags
+  CHECK(ends_already(""));
+  CHECK_FALSE(ends_already("7 (python3) R 1 7 7 0 -1 4194560 0 0"));
+  CHECK_FALSE(ends_already("7 (cut off) R 1"));
+  const OrphanOwner ending{OrphanOwner::Kind::ending, {}};
+  for (const bool inherits : {false, true}) CHECK(fate_of(ending, {LocalRank{0}}, inherits) == OrphanFate::ends);
+}
+
+TEST_CASE("what carries a dead worker's mark ends, and what carries none stays where others may have started it", "[orphans]") {
+  const std::vector<LocalRank> none, others{LocalRank{0}, LocalRank{1}}, itself{LocalRank{0}, LocalRank{3}};
+  for (const bool inherits : {false, true}) {
+    CHECK(fate_of(worker_3, none, inherits) == OrphanFate::ends);
+    CHECK(fate_of(worker_3, others, inherits) == OrphanFate::ends);
+    CHECK(fate_of(worker_3, itself, inherits) == OrphanFate::stays);
+    for (const OrphanOwner& unclear : {a_worker, not_known}) {
+      CHECK(fate_of(unclear, none, inherits) == OrphanFate::ends);
+      CHECK(fate_of(unclear, others, inherits) == OrphanFate::stays_unclear);
+    }
+  }
+  CHECK(fate_of(unmarked, none, true) == OrphanFate::stays);
+  CHECK(fate_of(unmarked, others, true) == OrphanFate::stays);
+  CHECK(fate_of(unmarked, none, false) == OrphanFate::ends);
+  CHECK(fate_of(unmarked, others, false) == OrphanFate::stays_unclear);
+}
+
+TEST_CASE("a call that hangs is waited for only so long, and the ones after it are asked all the same", "[orphans]") {
+  auto hangs = std::make_shared<std::mutex>();
+  std::unique_lock held{*hangs};
+  const auto blocks = [hangs] {
+    const std::lock_guard lock{*hangs};
+    return 0;
+  };
+  const auto answers = [](int number) -> std::function<int()> { return [number] { return number; }; };
+  using Answers = std::vector<std::optional<int>>;
+  CHECK(answers_in_time<int>({answers(1), blocks, answers(2), blocks, answers(3)}, 50ms) == Answers{1, {}, 2, {}, 3});
+  CHECK(answers_in_time<int>({answers(1), answers(2)}, 10s) == Answers{1, 2});
+  CHECK(answers_in_time<int>({}, 10s).empty());
+  const std::vector<std::function<int()>> many(50, blocks);  // all that one driver holds
+  const auto begun = std::chrono::steady_clock::now();
+  CHECK(answers_in_time<int>(many, 50ms) == Answers(50));
+  CHECK(std::chrono::steady_clock::now() - begun < 50 * 50ms);
+}
+
+}  // namespace elrun::launcher

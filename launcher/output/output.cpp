@@ -13,9 +13,12 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "launcher/output/threads.hpp"
+#include "launcher/report/error_record.hpp"
+#include "launcher/report/evidence.hpp"
 #include "lib/base/assert.hpp"
 #include "lib/base/bounded_write.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace asio = boost::asio;
@@ -23,10 +26,36 @@ namespace {
 
 constexpr int pipe_bytes = 1 << 20;   // of a worker's pipe, if the system grants it
 constexpr Duration drain_limit = 1s;  // a file that blocks does not hold up the report of an end
+constexpr Duration place_limit = 1s;  // a place of logs that hangs holds up the loop no longer
 constexpr int stall_seconds = 10;     // a terminal that takes nothing for this long is given up
 constexpr Duration stall_limit = stall_seconds * 1s;
 
 bool write_patiently(std::string_view bytes) { return write_within(2, bytes, {.first = stall_limit, .next = stall_limit}); }
+
+Failure no_answer(const std::string& what) {
+  return {Code::deadline_passed, Remedy::retry,
+          fmt::format("{}: its file system has not answered within {}", what, for_people(place_limit))};
+}
+
+// The end of a worker's standard error file.
+std::vector<std::string> lines_in(const Path& path) {
+  const Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const off_t size = file ? ::lseek(file.get(), 0, SEEK_END) : 0;
+  if (size <= 0) return {};
+  const auto length = std::min<std::size_t>(static_cast<std::size_t>(size), last_bytes_max);
+  std::string tail(length, '\0');
+  const ssize_t got = ::pread(file.get(), tail.data(), length, size - static_cast<off_t>(length));
+  tail.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return last_lines(tail, length == static_cast<std::size_t>(size), last_lines_max);
+}
+
+void read_record(const Path& path, LastWords& words) {
+  struct stat info {};
+  words.has_record = !path.empty() && ::stat(path.c_str(), &info) == 0;
+  if (!words.has_record) return;
+  words.record = read_regular_file(path, error_record_max);
+  words.record_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
 
 bool same_file(int a, int b) {
   struct stat one {
@@ -71,6 +100,7 @@ Output::Output(asio::io_context& loop, Setting setting, LogLayout layout, const 
     : loop_{loop},
       setting_{std::move(setting)},
       layout_{std::move(layout)},
+      place_{keeps_files() ? std::optional<Duration>{place_limit} : std::nullopt},
       log_{log},
       one_destination_{same_file(1, 2)},
       watches_errors_{setting_.options.log_dir != "/dev/null" && ::isatty(2) == 0},
@@ -103,11 +133,15 @@ void Output::remove_old_attempts() {
 Path Output::error_file(LocalRank worker) {
   if (!layout_.has_files()) return {};
   const Path directory = layout_.worker_directory(attempt_, worker);
-  std::error_code error;
   if (!keeps_files()) made_.insert(attempt_);
-  std::filesystem::create_directories(directory, error);
-  if (!error) return layout_.error_file(attempt_, worker);
-  log_.warning(message(from_errno(error.value(), fmt::format("make {}", directory.native()))));
+  const auto error = place_.ask<std::error_code>([directory] {
+    std::error_code of_call;
+    std::filesystem::create_directories(directory, of_call);
+    return of_call;
+  });
+  if (error && !*error) return layout_.error_file(attempt_, worker);
+  const std::string what = fmt::format("make {}", directory.native());
+  log_.warning(message(error ? from_errno(error->value(), what) : no_answer(what)));
   return {};
 }
 
@@ -122,11 +156,16 @@ Route Output::route_of(LocalRank worker, Stream stream) const {
                 .has_filters = !filters.empty()});
 }
 
-Result<Fd> Output::open_log(const Path& path, int access) const {
+Result<Fd> Output::open_log(const Path& path, int access) {
+  const std::string what = fmt::format("open {}", path.native());
   // Appending: a program that opens /dev/stderr anew and cuts the file short leaves no hole in it.
-  Fd file{::open(path.c_str(), access | O_CREAT | O_APPEND | O_CLOEXEC, 0644)};
-  if (!file) return from_errno(errno, fmt::format("open {}", path.native()));
-  return file;
+  auto opened = place_.ask<Result<Fd>>([path, access, what]() -> Result<Fd> {
+    Fd file{::open(path.c_str(), access | O_CREAT | O_APPEND | O_CLOEXEC, 0644)};
+    if (!file) return from_errno(errno, what);
+    return file;
+  });
+  if (!opened) return no_answer(what);
+  return std::move(*opened);
 }
 
 std::shared_ptr<Fd> Output::filtered(Stream stream) {
@@ -224,32 +263,42 @@ void Output::after_worker(LocalRank worker, std::function<void()> then) {
   });
 }
 
-std::vector<std::string> Output::last_errors(LocalRank worker) const {
-  if (threads_) {
-    if (const auto found = threads_->sources_.find({worker, Stream::err}); found != threads_->sources_.end()) {
-      const std::lock_guard lock{threads_->console_of(Stream::err).mutex};
-      return last_lines(found->second->tail, found->second->is_whole, last_lines_max);
-    }
-  }
-  if (route_of(worker, Stream::err) != Route::file) return {};
-  const Fd file{::open(layout_.stream_file(attempts_.at(worker), worker, Stream::err).c_str(), O_RDONLY | O_CLOEXEC)};
-  const off_t size = file ? ::lseek(file.get(), 0, SEEK_END) : 0;
-  if (size <= 0) return {};
-  const auto length = std::min<std::size_t>(static_cast<std::size_t>(size), last_bytes_max);
-  std::string tail(length, '\0');
-  const ssize_t got = ::pread(file.get(), tail.data(), length, size - static_cast<off_t>(length));
-  tail.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
-  return last_lines(tail, length == static_cast<std::size_t>(size), last_lines_max);
+std::optional<std::vector<std::string>> Output::lines_through_pipe(LocalRank worker) const {
+  if (!threads_) return {};
+  const auto found = threads_->sources_.find({worker, Stream::err});
+  if (found == threads_->sources_.end()) return {};
+  const std::lock_guard lock{threads_->console_of(Stream::err).mutex};
+  return last_lines(found->second->tail, found->second->is_whole, last_lines_max);
 }
 
-std::uintmax_t Output::bytes_of(LocalRank worker) const {
-  std::uintmax_t bytes = 0;
-  for (const Stream stream : {Stream::out, Stream::err}) {
-    std::error_code none;
-    const std::uintmax_t size = std::filesystem::file_size(layout_.stream_file(attempts_.at(worker), worker, stream), none);
-    if (!none) bytes += size;
-  }
-  return bytes;
+LastWords Output::last_words(LocalRank worker) {
+  const auto shown = lines_through_pipe(worker);
+  const Attempt attempt = attempts_.at(worker);
+  const Path record = layout_.error_file(attempt, worker);
+  const Path errors = !shown && route_of(worker, Stream::err) == Route::file ? layout_.stream_file(attempt, worker, Stream::err) : Path{};
+  LastWords words{.place_answers = false};
+  if (record.empty() && errors.empty()) words.place_answers = true;  // there is nothing to ask for
+  else if (auto found = place_.ask<LastWords>([record, errors] {
+             LastWords all;
+             if (!errors.empty()) all.lines = lines_in(errors);
+             read_record(record, all);
+             return all;
+           }))
+    words = std::move(*found);
+  if (shown) words.lines = *shown;
+  return words;
+}
+
+std::optional<std::uintmax_t> Output::bytes_of(LocalRank worker) {
+  return place_.ask<std::uintmax_t>([layout = layout_, attempt = attempts_.at(worker), worker] {
+    std::uintmax_t bytes = 0;
+    for (const Stream stream : {Stream::out, Stream::err}) {
+      std::error_code none;
+      const std::uintmax_t size = std::filesystem::file_size(layout.stream_file(attempt, worker, stream), none);
+      if (!none) bytes += size;
+    }
+    return bytes;
+  });
 }
 
 void Output::after_all(std::function<void()> then) {

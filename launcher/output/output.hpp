@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,7 +14,9 @@
 
 #include "launcher/options/options.hpp"
 #include "launcher/output/log_layout.hpp"
+#include "launcher/output/log_place.hpp"
 #include "launcher/output/routes.hpp"
+#include "launcher/report/last_words.hpp"
 #include "lib/base/fd.hpp"
 #include "lib/base/log.hpp"
 
@@ -60,10 +63,10 @@ class Output {
   /// that blocks delays no one else.
   void after_worker(LocalRank worker, std::function<void()> then);
   /// What this worker last wrote to its standard error, if that goes through elrun or into a file; as a
-  /// terminal would show it, at most `last_lines_max` lines.
-  [[nodiscard]] std::vector<std::string> last_errors(LocalRank worker) const;
-  /// How much this worker has written to files: a sign of life when it grows.
-  [[nodiscard]] std::uintmax_t bytes_of(LocalRank worker) const;
+  /// terminal would show it, at most `last_lines_max` lines. And its error record.
+  [[nodiscard]] LastWords last_words(LocalRank worker);
+  /// How much this worker has written to files: a sign of life when it grows. None: nobody knows.
+  [[nodiscard]] std::optional<std::uintmax_t> bytes_of(LocalRank worker);
   /// Calls `then` on the loop when all is shown, or the terminal took nothing for a while. No worker may be started after.
   void after_all(std::function<void()> then);
 
@@ -75,7 +78,8 @@ class Output {
   [[nodiscard]] Fd open_stream(LocalRank worker, Rank rank, Stream stream);
   [[nodiscard]] Fd read_through_pipe(LocalRank worker, Stream stream, Source source);
   void remove_old_attempts();
-  [[nodiscard]] Result<Fd> open_log(const Path& path, int access) const;
+  [[nodiscard]] Result<Fd> open_log(const Path& path, int access);
+  [[nodiscard]] std::optional<std::vector<std::string>> lines_through_pipe(LocalRank worker) const;
   [[nodiscard]] std::shared_ptr<Fd> filtered(Stream stream);
   void watch_for_stall(std::uint64_t moved, int seconds);
   void all_shown();
@@ -84,6 +88,7 @@ class Output {
   boost::asio::io_context& loop_;
   const Setting setting_;
   const LogLayout layout_;
+  LogPlace place_;
   const Log& log_;
   const bool one_destination_;  // elrun's standard output and error are the same file
   const bool watches_errors_;   // standard error that is inherited goes through elrun, unchanged

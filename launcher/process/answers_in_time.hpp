@@ -51,8 +51,8 @@ std::vector<std::optional<Answer>> answers_in_time(const std::vector<std::functi
     std::unique_lock lock{heard->mutex};
     for (std::size_t known = 0; known < left.size(); known = heard->answers.size())
       if (!heard->changed.wait_for(lock, limit, [&] { return heard->answers.size() > known; })) break;
-    for (const Answer& answer : heard->answers) all.emplace_back(answer);
     const bool is_late = heard->answers.size() < left.size();
+    for (Answer& answer : heard->answers) all.emplace_back(std::move(answer));
     lock.unlock();
     if (!is_late) {
       thread.join();

@@ -101,7 +101,7 @@ void WorkerProcesses::start(const Spawn& spawn) {
 
 void WorkerProcesses::ended(LocalRank worker, Ending ending, std::int64_t ended_ns) {
   if (!children_.contains(worker) || !told_.insert(worker).second) return;  // it was given up
-  feed_(reporter_.ended(worker, ending, ended_ns, never_ran_[worker], output_->last_errors(worker)));
+  feed_(reporter_.ended(worker, ending, ended_ns, never_ran_[worker], output_->last_words(worker)));
 }
 
 // Every worker's bytes are looked at a few times within the time after which silence is a hang.
@@ -110,7 +110,8 @@ void WorkerProcesses::watch_output() {
   output_watch_.async_wait([this](const boost::system::error_code& error) {
     if (error || children_.empty()) return;
     for (const auto& [worker, child] : children_)
-      if (const std::uintmax_t bytes = output_->bytes_of(worker); std::exchange(bytes_seen_[worker], bytes) != bytes)
+      // A place of logs that does not answer says nothing about the worker, so it is not taken for one that hangs.
+      if (const auto bytes = output_->bytes_of(worker); !bytes || std::exchange(bytes_seen_[worker], *bytes) != *bytes)
         feed_(WorkerWrote{worker});
     watch_output();
   });

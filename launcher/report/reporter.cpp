@@ -41,12 +41,6 @@ void write_termination_log(const Path& path, const FailedJob& job) {
   if (file) written_whole(file.get(), failure_json(job, termination_message_max - 1) + "\n");
 }
 
-std::int64_t modified_ns(const Path& path) {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return 0;
-  return info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
-}
-
 }  // namespace
 
 ReportFiles report_files(const Variables& environment) {
@@ -138,8 +132,7 @@ void Reporter::not_started(LocalRank local, Rank rank) {
   workers_.insert_or_assign(local, Worker{.rank = rank.value(), .started_ns = clock_.wall_ns()});
 }
 
-WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_ns, const std::string& never_ran,
-                            const std::vector<std::string>& last_lines) {
+WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_ns, const std::string& never_ran, const LastWords& words) {
   WorkerEnded seen{local, ending};
   Worker& worker = workers_[local];
   worker.ending = ending;
@@ -148,25 +141,26 @@ WorkerEnded Reporter::ended(LocalRank local, Ending ending, std::int64_t ended_n
   death.pid = worker.pid;
   death.wall_ns = ended_ns;
   death.program = options_.program.name;
-  death.last_lines = fmt::format("{}", fmt::join(last_lines, "\n"));
+  death.last_lines = fmt::format("{}", fmt::join(words.lines, "\n"));
   if (ending.ok()) return seen;  // the supervisor may hold that it ended too early
-  worker.has_spoken = !last_lines.empty();
+  worker.has_spoken = !words.lines.empty();
   death.exit_code = ending.exit_code;
   death.signal = ending.signal;
   death.never_ran = !never_ran.empty();
-  const bool writes_log_files = worker.keeps && options_.redirects.of(local) != Streams{};
+  const bool writes_log_files = worker.keeps && words.place_answers && options_.redirects.of(local) != Streams{};
   death.evidence = death.never_ran
                        ? never_ran
                        : evidence_of(ending, cgroup_.since(worker.counts, writes_log_files ? worker.error_file.parent_path() : Path{}));
-  if (!worker.error_file.empty() && ::access(worker.error_file.c_str(), F_OK) == 0) {
-    const auto text = read_regular_file(worker.error_file, error_record_max);
-    const auto record = text ? read_error_record(*text) : std::nullopt;
+  const auto add = [&](std::string_view what) { death.evidence += fmt::format("{}{}", death.evidence.empty() ? "" : "; ", what); };
+  if (!words.place_answers) add("the place of its logs does not answer, so what it left there is not known");
+  if (!worker.error_file.empty() && words.has_record) {
+    const auto record = words.record ? read_error_record(*words.record) : std::nullopt;
     if (record) {
       death.error = record->error;
       death.traceback = record->traceback;
-      death.wall_ns = failed_at(*record, {worker.started_ns, modified_ns(worker.error_file), ended_ns});
+      death.wall_ns = failed_at(*record, {worker.started_ns, words.record_ns, ended_ns});
     } else {
-      death.evidence += fmt::format("{}its error file is no error record that elrun can read", death.evidence.empty() ? "" : "; ");
+      add("its error file is no error record that elrun can read");
     }
     if (worker.keeps) death.error_file = worker.error_file.string();
   }

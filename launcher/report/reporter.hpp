@@ -9,6 +9,7 @@
 #include "launcher/options/options.hpp"
 #include "launcher/report/events.hpp"
 #include "launcher/report/evidence.hpp"
+#include "launcher/report/last_words.hpp"
 #include "launcher/supervise/supervisor.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/fd.hpp"
@@ -52,7 +53,7 @@ class Reporter {
   void not_started(LocalRank worker, Rank rank);
   /// A worker that could not be executed has the reason, whose exit code is elrun's.
   [[nodiscard]] WorkerEnded ended(LocalRank worker, Ending ending, std::int64_t ended_ns, const std::string& never_ran,
-                                  const std::vector<std::string>& last_lines);
+                                  const LastWords& words);
   /// What the supervisor holds of an end.
   void judged(const JudgedEnd& end) { workers_[end.worker].ending = end.ending; }
   /// The job is over here. `tells_all`: this node's log is where people look, for it coordinates.

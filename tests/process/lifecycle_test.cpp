@@ -177,6 +177,27 @@ TEST_CASE("where no logs are asked for, an attempt's files are gone soon after i
   CHECK(job.says("attempt_4"));
 }
 
+// A FIFO stands for a file on a server that is away: to open it takes for ever.
+TEST_CASE("a place of logs that hangs costs a worker its files, and the agent a moment", "[lifecycle]") {
+  const TemporaryDirectory logs;
+  const std::string at = "own=${TORCHELASTIC_ERROR_FILE%/*}; all=${own%/attempt_*}; ";
+  SECTION("where a worker starts") {
+    Job job{{.arguments = shell({"--max_restarts", "1", "--redirects", "3", "--log_dir", logs.path()},
+                                at + "[ -n \"$own\" ] || exit 70; if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then"
+                                     "  mkdir -p $all/attempt_1/0; mkfifo $all/attempt_1/0/stdout.log; exit 3;"
+                                     "fi; echo these words are not redirected")}};
+    CHECK(job.wait(patience) == 0);
+    CHECK(job.says("its file system has not answered within"));
+    CHECK(job.says("these words are not redirected"));
+  }
+  SECTION("where a worker ends") {
+    Job job{
+        {.arguments = shell({"--redirects", "3", "--log_dir", logs.path()}, at + "rm $own/stderr.log; mkfifo $own/stderr.log; exit 3")}};
+    CHECK(job.wait(patience) == 3);
+    CHECK(job.says("the place of its logs does not answer"));
+  }
+}
+
 TEST_CASE("what was there before elrun is not its workers': a helper of the container's entry point stays", "[lifecycle]") {
   const TemporaryDirectory here;
   const std::string file = here.path() + "/pid";

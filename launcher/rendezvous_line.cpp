@@ -203,6 +203,7 @@ void RendezvousLine::join(Join join) {
   join.role = options().role;
   join.place = place_;
   join.confirms_verdict = true;
+  join.heartbeat = std::min(options().timeouts.heartbeat, heartbeat_told_max);
   join.stop_grace = std::min(options().timeouts.stop_grace, stop_grace_told_max);
   link_->send(join);
 }

@@ -91,8 +91,10 @@ struct Join {
   std::string place;            ///< Where this agent runs, as a digest: the agent that comes after it there says the same. Empty: not told
   bool may_coordinate = false;  ///< Where coordinators are elected: it campaigns when there is none.
   bool confirms_verdict = false;  ///< It says `VerdictReceived`. Of a node that does not, the end of its stream has to mean that.
+  Duration heartbeat{};           ///< It says this often that it lives (`keep_alive_interval`), `heartbeat_told_max` at most. 0: not told
   Duration stop_grace{};  ///< Its `--shutdown_timeout`, `stop_grace_told_max` at most: so long its workers may take to end. 0: not told
 };
+constexpr Duration heartbeat_told_max = 24h;
 constexpr Duration stop_grace_told_max = 1h;  ///< For longer no node that ends its workers keeps the others waiting.
 /// By how much the grace of its workers is longer than what others have.
 [[nodiscard]] inline Duration longer_grace(const Join& join, Duration others) {

@@ -198,6 +198,7 @@ struct PutNodeMessage {
     join.set_coordinator_fell_silent(m.coordinator_fell_silent);
     join.set_may_coordinate(m.may_coordinate);
     join.set_stop_grace_ns(m.stop_grace.count());
+    join.set_heartbeat_ns(m.heartbeat.count());
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -337,6 +338,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.coordinator_fell_silent = in.coordinator_fell_silent();
   out.may_coordinate = in.may_coordinate();
   out.stop_grace = Duration{check.number<std::int64_t>("stop_grace", in.stop_grace_ns(), 0, stop_grace_told_max.count())};
+  out.heartbeat = Duration{check.number<std::int64_t>("heartbeat", in.heartbeat_ns(), 0, heartbeat_told_max.count())};
   return check.finish<NodeMessage>(std::move(out));
 }
 

@@ -40,6 +40,10 @@ std::vector<std::string> JobTerms::contradictions(const Join& join, std::uint64_
   if (const auto here = major_of(given_.version), there = major_of(join.version); !here || here != there)
     all.push_back(
         fmt::format("version: this node runs elrun {}, the coordinator {}; the major versions must agree", join.version, given_.version));
+  if (join.heartbeat >= given_.heartbeat_limit)
+    all.push_back(fmt::format(
+        "--rdzv_conf keep_alive_interval: this node says every {:.3g} s that it lives, and the coordinator counts a node as lost that is silent for {:.3g} s",
+        seconds(join.heartbeat), seconds(given_.heartbeat_limit)));
   if (join.workers > workers_per_node_limit)
     all.push_back(fmt::format("--nproc_per_node {}: needs 0 to {}", join.workers, workers_per_node_limit));
   if (join.who.node.value().empty()) all.push_back("the node has no name");

@@ -14,6 +14,7 @@
 #include <elrun/ids.hpp>
 
 #include "lib/base/planted.hpp"
+#include "lib/base/timeouts.hpp"
 #include "rendezvous/messages.hpp"
 
 namespace elrun::inline v0 {
@@ -32,7 +33,8 @@ class JobTerms {
   struct Given {
     RunId run;
     std::uint32_t nodes_min = 0, nodes_max = 0;
-    std::string version;  ///< Of this coordinator; nodes of another major version are refused.
+    std::string version;                                    ///< Of this coordinator; nodes of another major version are refused.
+    Duration heartbeat_limit = Timeouts{}.heartbeat_limit;  ///< Who says nothing for this long is lost.
   };
   explicit JobTerms(Given given) : given_{std::move(given)}, run_{given_.run} {}
 

@@ -23,7 +23,7 @@ namespace elrun::inline v0 {
 
 Round::Round(RoundSetup setup)
     : setup_{std::move(setup)},
-      terms_{{setup_.run, setup_.nodes_min, setup_.nodes_max, setup_.version}},
+      terms_{{setup_.run, setup_.nodes_min, setup_.nodes_max, setup_.version, setup_.timeouts.heartbeat_limit}},
       earlier_{setup_.generation_floor, setup_.floor_may_run},
       succession_{setup_.elected} {}
 

@@ -138,9 +138,10 @@ TEST_CASE("a name that moves while its old address is dialled and does not answe
   Pod a{fabric, "a", 11}, old{fabric, "coordinator", 10}, fresh{fabric, "coordinator", 20};
   a.lose_packets_to(old);  // silence, and not a word from the network that nobody is there
   fabric.publish("coordinator", {old.address()});
-  REQUIRE(fresh.run(Cluster::store(patient)).line("serving"));
-  // An address would have 100 s to answer, and gRPC gives it 20.
-  a.run(cluster.agent("1:1", patient + ",keep_alive_interval=20"));
+  // An address would have 100 s to answer, and gRPC gives it 20. The coordinator has the same times, or it would refuse the node.
+  const std::string slow = patient + ",keep_alive_interval=20";
+  REQUIRE(fresh.run(Cluster::store(slow)).line("serving"));
+  a.run(cluster.agent("1:1", slow));
   CHECK_FALSE(a.job().line("ready", 2s));
   fabric.publish("coordinator", {fresh.address()});
   CHECK(a.job().line("world=1", 15s));

@@ -68,6 +68,16 @@ TEST_CASE("a node of another major version does not fit", "[job_terms]") {
   CHECK(open_terms().contradictions(join, 0).empty());
 }
 
+TEST_CASE("a node that is heard too seldom to count as alive does not fit", "[job_terms]") {
+  Join join = a_join();
+  join.heartbeat = 4s;
+  CHECK(open_terms().contradictions(join, 0).empty());
+  join.heartbeat = 10s;
+  CHECK(open_terms().contradictions(join, 0) == Texts{"--rdzv_conf keep_alive_interval: this node says every 10 s that it lives, and the "
+                                                      "coordinator counts a node as lost that is silent for 5 s"});
+  CHECK(JobTerms{{.version = "1.2.0", .heartbeat_limit = 50s}}.contradictions(join, 0).empty());
+}
+
 TEST_CASE("names that cannot be shown, and sizes out of bounds, do not fit", "[job_terms]") {
   Join join = a_join();
   SECTION("a control character") {

@@ -36,6 +36,7 @@ Join a_join() {
   join.confirms_verdict = true;
   join.coordinator_fell_silent = true;
   join.may_coordinate = true;
+  join.heartbeat = 10s;
   join.stop_grace = 300s;
   return join;
 }
@@ -134,6 +135,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.place == "00ff");
   CHECK(join.confirms_verdict);
   CHECK(join.may_coordinate);
+  CHECK(join.heartbeat == 10s);
   CHECK(join.stop_grace == 300s);
   CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
 
@@ -262,6 +264,10 @@ TEST_CASE("what is out of bounds is refused, with the field's name", "[wire]") {
   SECTION("a last call of a year") {
     join.options.last_call = 24h * 365;
     CHECK_THAT(refusal(join), Contains("last_call"));
+  }
+  SECTION("a sign of life a week") {
+    join.heartbeat = 24h * 7;
+    CHECK_THAT(refusal(join), Contains("heartbeat"));
   }
   SECTION("workers that take half a day to end") {
     join.stop_grace = 12h;
@@ -428,6 +434,7 @@ TEST_CASE("what an earlier version does not say has its default", "[wire]") {
   CHECK_FALSE(join.coordinated_by);
   CHECK_FALSE(join.confirms_verdict);
   CHECK_FALSE(join.may_coordinate);
+  CHECK(join.heartbeat == 0s);
   CHECK(join.stop_grace == 0s);
   CHECK(join.restarts == RestartCounts{});
   CHECK(join.topology.empty());

@@ -236,6 +236,7 @@ void Simulation::perform(ProcessId id, const launcher::Send& a) {
     whole.hint = static_cast<std::int32_t>(agent.slot);
     whole.place = agent.who.node.value();
     whole.confirms_verdict = whole.may_coordinate = true;
+    whole.heartbeat = profile_.timeouts.heartbeat;
     whole.stop_grace = profile_.timeouts.stop_grace;
     message = std::move(whole);
   }

@@ -26,7 +26,10 @@ struct OneVerdict {
   }
   void on(const AgentFinished& finished, Report& report) {
     const auto at = heard_.find(finished.agent);
-    if (at == heard_.end() && finished.exit_code == coordinator_lost && expected_.contains(finished.agent))
+    if (at != heard_.end()) told_.insert(finished.who.node);
+    // Where a process that came after it under its name was told, it was replaced: nobody tells it anything any more.
+    if (at == heard_.end() && finished.exit_code == coordinator_lost && expected_.contains(finished.agent) &&
+        !told_.contains(finished.who.node))
       report.violate(name, fmt::format("{} had a stream to the coordinator that gave the verdict, and gave up without ever hearing it",
                                        finished.who.node.value()));
     if (!finished.by_verdict) return;
@@ -39,6 +42,7 @@ struct OneVerdict {
   static constexpr std::int32_t coordinator_lost = 171;
   std::map<ProcessId, std::int32_t> given_, heard_;
   std::set<ProcessId> expected_;
+  std::set<NodeId> told_;  // of agents that have ended
 };
 
 }  // namespace elrun::sim

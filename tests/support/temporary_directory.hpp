@@ -17,8 +17,10 @@ class TemporaryDirectory {
     if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error{"mkdtemp"};
   }
   ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    // The guard of an agent that was killed may remove the agent's directory in here at the same time. Each of the two ends the other's walk with an error.
+    constexpr int tries_max = 100;
+    std::error_code error;
+    for (int i = 0; i < tries_max && std::filesystem::exists(path_, error); ++i) std::filesystem::remove_all(path_, error);
   }
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;

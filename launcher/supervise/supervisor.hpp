@@ -137,6 +137,7 @@ class Supervisor {
   void watch_starts();
   void welcome(std::size_t worker);
   void becomes_ready(std::size_t worker);
+  void note_progress(std::size_t worker, std::uint64_t step);
   [[nodiscard]] bool waits_for_world(const Worker& w) const;
   void ends_early(std::size_t worker, const WorkerEnded& e);
   void judge_early_end(std::size_t worker);

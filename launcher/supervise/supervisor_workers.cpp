@@ -283,19 +283,24 @@ void Supervisor::on_worker_message(ConnectionId from, const Returned& m) {
 
 void Supervisor::on_worker_message(ConnectionId from, const StepDecided& m) {
   const auto worker = worker_with(workers_.all(), from);
-  if (phase_ != Phase::running || !worker || m.generation != generation_.last()) return;
-  workers_[*worker].session.decided = true;
-  workers_[*worker].session.waits_for_storage = false;
-  if (const auto took = job_.recovery().recovered(now_))
-    say(Level::info, fmt::format("recovered: step {} decided {} after the loss", m.step, for_people(*took)));
-  hangs_.step_decided(workers_.all(), now_);
-  workers_.have_joined();
-  successors_.has_started(local_rank(*worker), now_);
-  act(tell_starting(line_, view()));
+  // A step that is decided stays so. The word of it may come behind the loss that ended its generation.
+  if ((phase_ != Phase::running && phase_ != Phase::stopping) || !worker || m.generation != generation_.last()) return;
+  if (phase_ == Phase::running) note_progress(*worker, m.step);
   if (!generation_.decide(m.step)) return;  // another worker of this node said so already
   successors_.decided(m.step, now_);
   job_.step_decided({StepNumber{m.step}, m.steps, m.loss});
   act(Send{Progress{m.generation, m.step}});
+}
+
+void Supervisor::note_progress(std::size_t worker, std::uint64_t step) {
+  workers_[worker].session.decided = true;
+  workers_[worker].session.waits_for_storage = false;
+  if (const auto took = job_.recovery().recovered(now_))
+    say(Level::info, fmt::format("recovered: step {} decided {} after the loss", step, for_people(*took)));
+  hangs_.step_decided(workers_.all(), now_);
+  workers_.have_joined();
+  successors_.has_started(local_rank(worker), now_);
+  act(tell_starting(line_, view()));
 }
 
 // A program that uses libelrun without its Job has no steps: it lives as long as its session says so.

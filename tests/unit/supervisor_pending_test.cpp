@@ -412,6 +412,18 @@ TEST_CASE("such a successor's environment says why it was started", "[supervisor
   CHECK(place_in(node.actions[1]).restart_count == spawn.world.restarts.generations);  // and so does its session
 }
 
+TEST_CASE("a node waits as well when the word of the generation's only new step comes behind the loss", "[supervisor][pending]") {
+  Node node = waiting_for_one();
+  node.tell(20, ReadyForPlace{generation(1)});
+  node.hear(world(2, 4));
+  node.now += 300ms;
+  node.ended(3, {.signal = SIGKILL});
+  node.hear(Revoke{generation(2), revoked});
+  CHECK(node.tell(10, StepDecided{generation(2), 3}) == Words{"progress 3"});
+  for (const ConnectionId staying : {10u, 20u}) node.tell(staying, acknowledgement(2));
+  CHECK(node.tell(12, acknowledgement(2)) == Words{"release 3", "spawn 3 beside"});
+}
+
 TEST_CASE("a successor that is not as quick this time is pending, and the others go on without it", "[supervisor][pending]") {
   Node node = waiting_for_one();
   CHECK(node.wake_at() == node.now + 100ms);  // a step of 300 ms takes the three others 400

@@ -354,6 +354,19 @@ TEST_CASE("progress is told once per step, and recovery once per loss", "[superv
   CHECK(node.said.empty());
 }
 
+TEST_CASE("a step counts as decided although a worker's word of it comes behind the loss that ends its generation", "[supervisor]") {
+  Node node;
+  node.start(1, 2, true);
+  node.tell(10, StepDecided{generation(1), 1});
+  node.ended(0, {.signal = SIGKILL});
+  node.hear(Revoke{generation(1), revoked});
+  CHECK(node.tell(11, StepDecided{generation(1), 2}) == Words{"progress 2"});
+  CHECK(node.tell(11, StepDecided{generation(1), 2}).empty());
+  CHECK(node.said.empty());  // nothing has recovered yet
+  node.ended(1, {.signal = SIGKILL});
+  CHECK(node.tell(11, StepDecided{generation(1), 3}).empty());
+}
+
 TEST_CASE("store calls go to the coordinator and come back", "[supervisor]") {
   Node node;
   node.start(1, 1 + 1, true);

@@ -321,10 +321,10 @@ TEST_CASE("two workers whose connection breaks live on: the world is made again 
     return;
   }
   REQUIRE(::shutdown(connection.get(), SHUT_RDWR) == 0);
-  REQUIRE(until(*job, "lost a peer that is not known to have died"));
-  REQUIRE(until(*job, "generation=2 "));
-  const Ended ended = finish(*job);
+  const Ended ended = finish(*job);  // elrun writes its own lines in a thread: they may come late beside those of the workers
   INFO(tail(ended.output));
+  CHECK(ended.says("lost a peer that is not known to have died"));
+  CHECK(ended.says("generation=2 "));
   CHECK(ended.says("3 go on here in the same process"));
   CHECK(ended.code == 0);
   CHECK(ended.state == state);

@@ -414,7 +414,8 @@ class ELRUN_API Job {
   /// unless the plan has another number of steps by then. Throws Error before `restore()`.
   void stop();
   /// Ids of the slots that this process will be handed next, in order and at most `count` of them, should the world stay
-  /// as it is: for who reads ahead (elrun/loader.hpp). What slots really come, `slots()` says. Throws nothing but bad_alloc.
+  /// as it is: for who reads ahead (elrun/loader.hpp). In an evaluation they are the slots that are left of it. What slots really come, `slots()` says.
+  /// Throws nothing but bad_alloc.
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> samples_ahead(std::size_t count) const;
   /// Runs `forward` on the slots of a pass over samples 0 .. count-1 in order (the last slot may be short), spread
   /// over the world; nothing is applied. `forward` reports each slot's loss. On all ranks, with the same count, between steps.
@@ -462,6 +463,7 @@ class ELRUN_API Job {
 /// Job. It is run again as well when an exception comes out of a slot that is revoked: in the same process, which keeps its state (under elrun). Such an exception
 /// costs no restart, and the others wait until the program comes to `restore()` again; but should the world change meanwhile, it has to come there within 30 s
 /// (or eight times its longest slot, if that is more), or its process is killed and started again. So it is written to be run several times: what it needs, it makes anew.
+/// Once per process: under elrun, a call after the end of a job is refused with 78.
 ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
 
 struct RunOptions {

@@ -49,6 +49,7 @@ class ELRUN_API BatchLoader {
 
 /// Samples of type T. `fetch(id, sample)` fills one; it may wait for a disk, and must not depend on anything but the id. It is
 /// called on the loader's thread and on that of `get`, at times on both at once. Use the loader itself from one thread.
+/// A loader for the samples of steps, and another one for those of evaluations, where these are other data.
 ///
 ///     elrun::Loader<Digit> digits{job, [&](std::uint64_t id, Digit& digit) { read(id, digit); }};
 ///     for (auto& slot : step->slots()) train(digits.get(slot.samples()));

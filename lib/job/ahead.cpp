@@ -1,4 +1,5 @@
 #include "lib/job/declare/sampler.hpp"
+#include "lib/job/evaluate/evaluation.hpp"
 #include "lib/job/job_impl.hpp"
 
 namespace elrun::inline v0 {
@@ -7,11 +8,15 @@ namespace {
 /// A guess for who reads ahead: when the world changes, other slots come, and nobody is wrong but the guess.
 std::vector<std::vector<std::uint64_t>> samples_ahead_of(const JobParts& job, std::size_t count) {
   std::vector<std::vector<std::uint64_t>> out;
-  if (!job.held.is_restored() || job.my_slots().empty()) return out;
+  if (!job.held.is_restored()) return out;
+  if (const auto& evaluation = job.step.evaluation()) {  // its ids mean nothing in the data of a step, and the other way round
+    for (std::size_t next = evaluation->taken; next < evaluation->slots.size() && out.size() < count; ++next)
+      out.push_back(samples_of_evaluation(evaluation->count, job.plan().micro_batch, evaluation->slots[next]));
+    return out;
+  }
+  if (job.my_slots().empty()) return out;
   std::uint64_t step = job.decided.applied();
-  std::size_t next = job.step.is_open()
-                         ? job.step.slot() + (job.slot.is_open() && !job.step.is_evaluating() && !job.step.audit().is_running() ? 1 : 0)
-                         : 0;
+  std::size_t next = job.step.is_open() ? job.step.slot() + (job.slot.is_open() && !job.step.audit().is_running() ? 1 : 0) : 0;
   for (; step < job.plan().steps; ++step, next = 0)
     for (; next < job.my_slots().size(); ++next) {
       if (out.size() == count) return out;

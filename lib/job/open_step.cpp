@@ -16,7 +16,8 @@ void expect(bool holds, const char* what) {
 void OpenStep::reset() {
   loop_ = Loop::untaken;
   slot_ = 0;
-  evaluating_ = lost_evaluation_ = false;
+  lost_evaluation_ = false;
+  evaluation_.reset();
   begun_ = {};
   audit_.begin_step();
 }

@@ -16,12 +16,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <elrun/units.hpp>
 
 #include "lib/job/commit/step_audit.hpp"
 
 namespace elrun::inline v0 {
+
+/// The slots of an evaluation that this rank runs, in order.
+struct EvaluationSlots {
+  std::uint64_t count = 0;  ///< Samples of the whole evaluation.
+  std::vector<std::uint32_t> slots;
+  std::size_t taken = 0;  ///< The program had so many, or has the last of them.
+};
 
 class OpenStep {
  public:
@@ -56,8 +65,11 @@ class OpenStep {
   [[nodiscard]] const StepAudit& audit() const { return audit_; }
 
   /// The slots that the program gets are those of an evaluation, in a step or between two.
-  void set_evaluating(bool evaluating) { evaluating_ = evaluating; }
-  [[nodiscard]] bool is_evaluating() const { return evaluating_; }
+  void begin_evaluation(std::uint64_t count, std::vector<std::uint32_t> slots) { evaluation_ = {count, std::move(slots), 0}; }
+  void take_evaluation_slot() { ++evaluation_->taken; }
+  void end_evaluation() { evaluation_.reset(); }
+  [[nodiscard]] bool is_evaluating() const { return evaluation_.has_value(); }
+  [[nodiscard]] const std::optional<EvaluationSlots>& evaluation() const { return evaluation_; }
   /// An evaluation in this step was undecided, for the world was lost. Until the step is handed out again.
   void lose_evaluation() { lost_evaluation_ = true; }
   [[nodiscard]] bool lost_evaluation() const { return lost_evaluation_; }
@@ -70,7 +82,8 @@ class OpenStep {
   Loop loop_ = Loop::untaken;
   std::size_t slot_ = 0;
   bool asked_for_ = false;  // over all steps
-  bool evaluating_ = false, lost_evaluation_ = false;
+  bool lost_evaluation_ = false;
+  std::optional<EvaluationSlots> evaluation_;
   Instant begun_{};
   StepAudit audit_;
 };

@@ -1,6 +1,11 @@
 // Steps without a job: OpenStep, the step that the program has; DecidedSteps, what is decided; HeldState, what a member holds of it.
 
+#include <numeric>
+
+#include <fmt/format.h>
+
 #include "lib/job/commit/decided_steps.hpp"
+#include "lib/job/evaluate/evaluation.hpp"
 #include "lib/job/open_step.hpp"
 #include "lib/job/recover/held_state.hpp"
 #include "tests/support/catch.hpp"
@@ -104,7 +109,7 @@ TEST_CASE("slots are counted anew in every step, and an audited one is none of t
   CHECK(step.own_slot() == 0u);
   step.end_slot();
   CHECK(step.slot() == 1);
-  step.set_evaluating(true);
+  step.begin_evaluation(10, {0, 2});
   step.ask();
   CHECK(step.audit().refuse());
   step.begin(noon);
@@ -331,6 +336,37 @@ TEST_CASE("what a run of the program takes over is a whole state, or a newcomer'
     held.receive_state();
   }
   CHECK_FALSE(held.keeps_position());
+}
+
+TEST_CASE("a part of an evaluation has each name once, and all that a rank may add fits into one", "[job_steps]") {
+  constexpr std::uint64_t slots = 1000;
+  EvaluationSums sums;
+  for (std::size_t i = 0; i < evaluation_sums_max; ++i) sums[fmt::format("{:0>{}}", i, evaluation_sum_name_max)] = static_cast<double>(i);
+  EvaluationPart part{slots};
+  for (std::uint64_t slot = 0; slot < slots; ++slot) part.put_slot(1, 1, sums);
+  const ByteVector bytes = part.bytes();
+  CHECK(bytes.size() - 12 - evaluation_sums_max * (4 + evaluation_sum_name_max) == slots * (16 + evaluation_sums_max * 12));
+  std::vector<std::uint32_t> all(slots);
+  std::iota(all.begin(), all.end(), 0u);
+  const std::vector<std::vector<std::uint32_t>> by_rank{all};
+  const auto fold = [&](ByteVector of) { return fold_evaluation(slots, 1, by_rank, std::vector<ByteVector>{std::move(of)}, 0); };
+  const auto folded = fold(bytes);
+  REQUIRE(folded.ok());
+  REQUIRE(folded->sums.size() == evaluation_sums_max);
+  for (const auto& [name, sum] : folded->sums) CHECK(sum == sums.at(name) * slots);
+  SECTION("a number without a name is no part") {
+    ByteVector wrong = bytes;
+    wrong[bytes.size() - 12] = std::byte{evaluation_sums_max};
+    CHECK(fold(wrong).failure().code == Code::protocol);
+  }
+  SECTION("names beyond the limit are refused before they are read") {
+    sums["one more"] = 0;
+    part.put_slot(1, 1, sums);
+    const auto refused = fold(part.bytes());
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.failure().code == Code::mismatch);
+    CHECK(refused.failure().what.find("sums of 65 names") != std::string::npos);
+  }
 }
 
 }  // namespace elrun::test

@@ -1,8 +1,5 @@
 #include "lib/job/evaluate/evaluation_pass.hpp"
 
-#include <algorithm>
-#include <numeric>
-
 #include <fmt/format.h>
 
 #include "lib/job/declare/assign.hpp"
@@ -12,6 +9,7 @@
 namespace elrun::inline v0 {
 namespace {
 
+static_assert(evaluation_part_bytes_max <= gather_bytes_max);
 constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers of a step that no plan reaches
 
 }  // namespace
@@ -29,16 +27,17 @@ Evaluation EvaluationPass::run(std::uint64_t count, const std::function<void(Slo
                                        static_cast<std::uint32_t>(computing.size()));
     for (std::size_t i = 0; i < computing.size(); ++i) by_rank[computing[i]] = assigned[i];
   }
-  job_.step.set_evaluating(true);
+  job_.step.begin_evaluation(count, by_rank[job_.world.rank()]);
   job_.program_timeout.begin_slots();
   for (const std::uint32_t index : by_rank[job_.world.rank()]) {
+    job_.step.take_evaluation_slot();
     if (job_.world.over() || !run_slot(count, index, *forward) || !job_.await_loss()) break;
     mine.put_slot(job_.slot.loss(), job_.slot.tokens(), job_.slot.sums());
   }
   const Phase ended = job_.phase();
-  job_.step.set_evaluating(false);
+  job_.step.end_evaluation();
   if (job_.world.over() || (job_.gathers() && !job_.scopes.end_phase(ended))) return {};
-  const auto parts = job_.world.all_gather(forward == nullptr ? ByteSpan{} : mine.bytes());
+  const auto parts = job_.world.all_gather(forward == nullptr ? ByteVector{} : mine.bytes());
   job_.times.together(job_.host.clock.now(), job_.world.exchanged());
   if (!parts.ok() || forward == nullptr) return {};
   auto result = fold_evaluation(count, job_.plan().micro_batch, by_rank, *parts, job_.world.rank());
@@ -50,10 +49,7 @@ Evaluation EvaluationPass::run(std::uint64_t count, const std::function<void(Slo
 
 /// False: an exception came out of it, and the world is over. Nothing of it counts.
 bool EvaluationPass::run_slot(std::uint64_t count, std::uint32_t index, const std::function<void(Slot&)>& forward) {
-  const std::uint64_t first = index * job_.plan().micro_batch;
-  auto& samples = job_.slot.samples();
-  samples.resize(std::min(job_.plan().micro_batch, count - first));
-  std::iota(samples.begin(), samples.end(), first);
+  job_.slot.samples() = samples_of_evaluation(count, job_.plan().micro_batch, index);
   Slot& slot =
       job_.slot.begin(job_.handle, job_.world.membership().generation.number, index, slot_stream(job_.plan().seed, evaluation_step, index));
   job_.scopes.begin_slot(job_.phase());

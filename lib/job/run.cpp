@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -84,6 +85,9 @@ std::unique_ptr<Memory> memory_on(Device device, const Clock& clock, const Membe
   }
 }
 
+/// The agent lets the worker of a job that is over do what is left to do, and begins no other job with it.
+std::atomic<bool> ended_under_elrun{false};
+
 void print_line(std::string_view line) {
   std::string text{line};
   text += '\n';
@@ -98,6 +102,10 @@ int run(int argc, char** argv, const std::function<void(Job&)>& program) { retur
 int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program, const RunOptions& options) {
   const SteadyClock clock;
   try {
+    if (ended_under_elrun)
+      throw Error{
+          invalid("elrun::run was called again after the end of its job: under elrun, one process has one job; start the other one "
+                  "with an elrun of its own")};
     auto anew = begin_anew();
     if (!anew.ok()) throw Error{std::move(anew).failure()};
     const char* const limit = std::getenv("ELRUN_STORAGE_LIMIT");
@@ -128,6 +136,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
                       .checkpoint_writer = checkpoint_writer(),
                       .must_end = true},
                      program);
+    ended_under_elrun = place.elastic;
     return 0;
   } catch (const CheckpointTooOld& e) {
     std::fprintf(stderr, "elrun: %s\n", message(e.failure()).c_str());

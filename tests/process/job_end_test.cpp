@@ -104,6 +104,17 @@ TEST_CASE("a worker that is killed in its last work is told of, in the log and a
   CHECK(ended.says("exit_code\\\":[-9]"));
 }
 
+TEST_CASE("a second job in the same process runs without elrun, and is refused under it", "[job_end][process]") {
+  const Ended alone = run({}, {"5", "twice"});
+  INFO(alone.output);
+  CHECK(alone.code == 0);
+  CHECK(alone.output.find("done step=5 ") != alone.output.rfind("done step=5 "));
+  const Ended ended = run(two, {"5", "twice"});
+  INFO(ended.output);
+  CHECK(ended.says("run was called again after the end of its job: under elrun, one process has one job"));
+  CHECK(ended.says("ended by exit code 78 after the job was over"));
+}
+
 TEST_CASE("job.stop() ends a job early, on all ranks, with the state of a plan that ends there", "[job_end][process]") {
   const std::string ten = run({}, {"10", "train"}).done();
   REQUIRE(ten.starts_with("done step=10 "));

@@ -1,6 +1,6 @@
 // A small Job that ends as its test says: ending_worker STEPS HOW [STEP] [CHECKPOINTS]. HOW is one of: train; exit (std::exit(0) in a slot of
 // STEP), return (before STEP's slots), stop (job.stop() after STEP steps), stop_inside (in a slot of step STEP, and then, in the first generation, rank 0 dies),
-// look (never asks for a step), killed (rank STEP dies of SIGKILL in its last work, after the job's end was decided), slow (the worker of rank STEP takes 200 ms more for a slot). Slots take 5 ms.
+// look (never asks for a step), twice (another job in the same process), killed (rank STEP dies of SIGKILL in its last work, after the job's end was decided), slow (the worker of rank STEP takes 200 ms more for a slot). Slots take 5 ms.
 
 #include <chrono>
 #include <csignal>
@@ -70,7 +70,11 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
 
 int main(int argc, char** argv) {
   if (argc < 3) return 64;
-  return elrun::run(argc, argv, [&](elrun::Job& job) {
-    train(job, std::stoull(argv[1]), argv[2], argc > 3 ? std::stoull(argv[3]) : 0, argc > 4 ? argv[4] : "");
-  });
+  const auto run = [&] {
+    return elrun::run(argc, argv, [&](elrun::Job& job) {
+      train(job, std::stoull(argv[1]), argv[2], argc > 3 ? std::stoull(argv[3]) : 0, argc > 4 ? argv[4] : "");
+    });
+  };
+  const int code = run();
+  return code == 0 && std::string{argv[2]} == "twice" ? run() : code;
 }

@@ -1,7 +1,10 @@
 #include "samples/nn/device_engine.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <elrun/result.hpp>
@@ -14,6 +17,19 @@ namespace nn {
 namespace {
 
 cudaStream_t native(elrun::Stream stream) { return static_cast<cudaStream_t>(stream.handle()); }
+/// False: its work comes to no end, as that of a collective whose peers are gone, or of a device that hangs. Then the program is about to end with the
+/// reason, which nobody would hear of if it waited here.
+bool comes_to_an_end(cudaStream_t stream) {
+  static std::atomic<bool> hangs{false};  // found before: there is nothing more to wait for
+  const auto until = std::chrono::steady_clock::now() + (hangs ? std::chrono::seconds{0} : std::chrono::seconds{2});
+  while (cudaStreamQuery(stream) == cudaErrorNotReady) {
+    if (std::chrono::steady_clock::now() >= until) return hangs = true, false;
+    std::this_thread::sleep_for(std::chrono::microseconds{100});
+  }
+  hangs = false;
+  return true;
+}
+
 const KnownKernel* newest = nullptr;  // of a list; constant-initialised, so it is there before the first entry
 
 }  // namespace
@@ -58,9 +74,7 @@ DeviceArrayOf<T>::DeviceArrayOf(elrun::Stream stream, std::size_t count) : strea
 }
 template <class T>
 DeviceArrayOf<T>::~DeviceArrayOf() {
-  if (data_ == nullptr) return;
-  (void)cudaStreamSynchronize(native(stream_));
-  (void)cudaFree(data_);
+  if (data_ != nullptr && comes_to_an_end(native(stream_))) (void)cudaFree(data_);
 }
 template class DeviceArrayOf<float>;
 template class DeviceArrayOf<elrun::bf16>;

@@ -7,6 +7,7 @@
 
 #include "samples/nn/block.hpp"
 #include "tests/devices/nn_layers.hpp"
+#include "tests/fakegpu/runtime/inspect.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace nn;
@@ -89,4 +90,18 @@ TEST_CASE("a convolution has the host's bits on a device, with groups of images 
 TEST_CASE("the maximum over 2 x 2 pixels has the host's bits on a device, also where two are equal and where dropout is off", "[devices]") {
   const std::uint32_t dropped = GENERATE(0u, 64u);
   check_same_bits([&](auto& at) { return nn::test::pooling(at, dropped); });
+}
+
+TEST_CASE("an array whose stream's work comes to no end is kept, and nobody waits for it", "[devices]") {
+  const elrun::OwnedStream stream{elrun::Device{elrun::DeviceKind::cuda, 0}};
+  DeviceEngine engine{stream.view()};
+  const std::size_t before = fakegpu::holdings().allocations;
+  {
+    const auto a = engine.array(16), b = engine.array(16), c = engine.array(16);
+    for (const auto* array : {&a, &b, &c}) engine.fill_with_zeros(array->data(), array->size());
+    fakegpu::set_faults("slow:1:10000");
+    Linear{4, 4}.forward(engine, 4, a.data(), b.data(), c.data());
+    fakegpu::set_faults("");
+  }
+  CHECK(fakegpu::holdings().allocations == before + 3);
 }

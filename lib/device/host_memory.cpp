@@ -110,7 +110,14 @@ class HostMemory final : public Memory {
   }
   void unreserve(void* memory, std::size_t bytes) noexcept override { ELRUN_ASSERT(munmap(memory, bytes) == 0); }
   void hold(std::span<std::byte> pages) override {
-    if (mprotect(pages.data(), pages.size(), PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc{};
+    if (mprotect(pages.data(), pages.size(), PROT_READ | PROT_WRITE) == 0) return;
+    // Pages that are held between pages that are not are a mapping of their own.
+    throw Error{Failure{
+        Code::exhausted, Remedy::fix_config,
+        fmt::format(
+            "no memory for {} bytes of sharded state ({}): the machine has none left, or this process has as many mappings as "
+            "vm.max_map_count lets it (sharded state takes about two for each unit); declare fewer, larger units, or raise that limit",
+            pages.size(), std::generic_category().message(errno))}};
   }
   void make_resident(std::span<std::byte> pages) override {
     constexpr int populate_write = 23;  // MADV_POPULATE_WRITE: Linux has it since 5.14, and the headers of some systems have not
@@ -122,7 +129,8 @@ class HostMemory final : public Memory {
   }
   void give_back(std::span<std::byte> pages) override {
     ELRUN_ASSERT(take_away(pages.data(), pages.size()));
-    ELRUN_ASSERT(mprotect(pages.data(), pages.size(), PROT_NONE) == 0);
+    // Where the limit of mappings lets them not be parted from their neighbours, they stay readable. Their memory is gone all the same.
+    ELRUN_ASSERT(mprotect(pages.data(), pages.size(), PROT_NONE) == 0 || errno == ENOMEM);
   }
 };
 

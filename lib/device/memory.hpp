@@ -70,7 +70,7 @@ class Memory {
   /// pages could not be given back later. Given back by `unreserve`, whole. On a device all is held from here on, and `comes_and_goes` is refused.
   [[nodiscard]] virtual void* reserve(std::size_t bytes, Paging paging) = 0;
   virtual void unreserve(void* memory, std::size_t bytes) noexcept = 0;
-  /// Gives memory to pages: zeros where none was held. Throws std::bad_alloc.
+  /// Gives memory to pages: zeros where none was held. Throws Error (`exhausted`) where there is none, or no room for another mapping.
   virtual void hold(std::span<std::byte> pages) = 0;
   /// Pages that are held are there from now on, with their contents: the first touch of each costs nothing more. On a device they always are.
   virtual void make_resident(std::span<std::byte> pages) = 0;

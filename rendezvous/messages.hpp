@@ -76,15 +76,16 @@ struct Join {
       1;  ///< Places that it wants, or with a seat has. 0: it counts as a node, has no place in a world, and hears the verdict.
   std::string address;            ///< How peers reach this node.
   std::uint16_t master_port = 0;  ///< A free port on this node for this generation, in case it becomes node 0.
-  std::int32_t hint = -1;         ///< `--node_rank`; orders the first formation, never an identity
-  Generation last{};              ///< Newest generation this agent has seen; number 0: none
-  std::uint64_t heard = 0;        ///< Number of the newest generation that this node was told runs without it
-  bool resuming = false;          ///< The stream broke, and workers of `last` still run here.
-  std::optional<Seat> seat;       ///< The place in `last`. Resuming: to carry on with it; without one, they are being ended.
-  RestartCounts restarts;         ///< As told with `last`
-  std::string topology;           ///< "zone/rack/host": nodes that share a label get neighbouring ranks; may be empty
-  bool broken = false;            ///< With a seat: a worker here has failed or lost a peer, so `last` cannot go on.
-  std::string role;               ///< Of all workers of this node: those of one role are numbered among themselves, too
+  std::int32_t hint =
+      -1;  ///< `--node_rank`. It orders newcomers, and all nodes of a fixed world if each gave another one. It never identifies a node.
+  Generation last{};         ///< Newest generation this agent has seen; number 0: none
+  std::uint64_t heard = 0;   ///< Number of the newest generation that this node was told runs without it
+  bool resuming = false;     ///< The stream broke, and workers of `last` still run here.
+  std::optional<Seat> seat;  ///< The place in `last`. Resuming: to carry on with it; without one, they are being ended.
+  RestartCounts restarts;    ///< As told with `last`
+  std::string topology;      ///< "zone/rack/host": nodes that share a label get neighbouring ranks; may be empty
+  bool broken = false;       ///< With a seat: a worker here has failed or lost a peer, so `last` cannot go on.
+  std::string role;          ///< Of all workers of this node: those of one role are numbered among themselves, too
   std::optional<std::uint32_t>
       coordinated_by;                    ///< With a seat, unless `JobFinished` follows: what was told of that last, with `last` or since
   bool coordinator_fell_silent = false;  ///< With `coordinated_by`: the line to that coordinator did not end, nothing came on it any more.
@@ -95,7 +96,7 @@ struct Join {
   Duration stop_grace{};  ///< Its `--shutdown_timeout`, `stop_grace_told_max` at most: so long its workers may take to end. 0: not told
 };
 constexpr Duration heartbeat_told_max = 24h;
-constexpr Duration stop_grace_told_max = 1h;  ///< For longer no node that ends its workers keeps the others waiting.
+constexpr Duration stop_grace_told_max = 1h;  ///< The others wait no longer than this for a node that ends its workers.
 /// By how much the grace of its workers is longer than what others have.
 [[nodiscard]] inline Duration longer_grace(const Join& join, Duration others) {
   return std::max<Duration>(join.stop_grace - others, Duration{0});
@@ -170,7 +171,7 @@ struct Progress {
   Generation generation;
   std::uint64_t step = 0;
 };
-/// The node goes (a signal came): not a failure of the job. `code`: the agent's exit code.
+/// The node leaves, after a signal or a notice. This is no failure of the job.
 struct Leave {
   std::string why;
 };
@@ -223,7 +224,7 @@ using NodeMessage =
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 
-/// This node will never be in: wrong run, version or options. Both values are named.
+/// The coordinator refuses this node for good: its run, version or options differ. The failure names both values.
 struct Refused {
   Failure failure;
 };

@@ -26,7 +26,7 @@ struct Scheduler {
 /// The first name of Slurm's `node[01-04,07],other`; empty when it cannot be read.
 [[nodiscard]] std::string first_host(std::string_view nodelist);
 
-/// Where a node comes in the first order of ranks. Never an identity: two nodes may have the same.
+/// Where a new node comes in the order of ranks; in a fixed world each node, each time. It never identifies a node: two may have the same.
 struct RankHint {
   std::uint32_t rank = 0;
   std::string source;

@@ -35,7 +35,7 @@ constexpr std::array table{
     Option{.name = "node_rank",
            .group = nodes,
            .value = "N",
-           .help = "orders the first formation of ranks; with static, node 0 serves\nthe rendezvous"},
+           .help = "orders the ranks of new nodes, and of all where the world is fixed;\nwith static, node 0 serves the rendezvous"},
     Option{.name = "master_addr", .group = nodes, .value = "HOST", .help = "static without an endpoint: the node of rank 0 (127.0.0.1)"},
     Option{
         .name = "master_port",

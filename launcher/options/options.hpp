@@ -117,7 +117,7 @@ struct LaunchOptions {
   std::string topology;                                ///< "zone/rack/host"; empty: not given
   std::vector<Endpoint> etcd;                          ///< Servers that elect the coordinator among the agents; then there is no endpoint.
   HostRule host_rule = HostRule::if_endpoint_is_here;  ///< With etcd: any agent may be elected, unless `never`.
-  std::int32_t node_rank = -1;                         ///< A hint for the first order of ranks; -1: not given.
+  std::int32_t node_rank = -1;                         ///< Orders the ranks of new nodes, and of all nodes of a fixed world; -1: not given.
   RunId run;                                           ///< Empty: the shell draws a random one.
   std::string role = "default";
   std::string local_address;                 ///< Empty: found out.

@@ -97,7 +97,7 @@ void OptionParser::choose_ports(const Asked& asked) {
                                      shares_port ? fmt::format("; port {} is left to the workers (MASTER_PORT)", *master_port_) : ""));
 }
 
-// Orders the first formation of ranks, so that the pod called 0 has rank 0.
+// Orders new nodes, so that the pod called 0 has rank 0. In a fixed world it orders all nodes, each time.
 void OptionParser::parse_rank(bool is_static) {
   if (given_.is_given("node_rank")) {
     out_.sources.node_rank = source_of("node_rank");

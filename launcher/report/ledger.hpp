@@ -25,8 +25,8 @@ enum class TimeCause : std::uint8_t {
   program,     ///< Workers run that tell of no steps.
   steps,       ///< Steps that were decided for the first time.
   again,       ///< Steps that had been decided before, and what was done of a step that a loss cut short.
-  reduced,     ///< Of a first step, the part that the workers would have saved which the world has lacked since it was largest.
-  waiting,     ///< Of a first step, the part that it would have been shorter if all ranks computed equally long.
+  reduced,     ///< Of a step that is decided for the first time: what it takes longer because the world has fewer workers than it once had.
+  waiting,     ///< Of a step that is decided for the first time: what it takes longer because one rank computes longer than the others.
   saves,       ///< Steps waited for a save.
   between,     ///< The program, between two steps: evaluations, its own output.
   detect,      ///< Of a recovery: from the first sign to the word that the generation is over.
@@ -58,7 +58,6 @@ struct Incident {
 };
 [[nodiscard]] std::string_view word_of(Incident::Point point);
 
-/// More fields than 15: where the job is, what its time went into, and what it has to know of the generation for that.
 class Ledger {
  public:
   explicit Ledger(Instant began) : began_{began}, until_{began} {}

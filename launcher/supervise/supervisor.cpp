@@ -96,7 +96,8 @@ std::optional<Instant> Supervisor::next_deadline(bool awaited_only) const {
   return least;
 }
 
-// What was said to this agent while it was stopped is behind this event, and workers that slept with it need the time that was left.
+// Messages that came while this agent was stopped are still to be read, and workers that were stopped with it need the time that they had left. So
+// deadlines move on by the length of the stop.
 void Supervisor::excuse_own_stall(Instant last_event) {
   const auto stalled = stall_.stalled(next_deadline(true), last_event, now_);
   if (!stalled) return;

@@ -141,7 +141,7 @@ void Supervisor::tell_of_failure(std::size_t worker) {
 
 // --- their start ---------------------------------------------------------------------------------------------------
 
-// What the program of one that is started beside the new world may ask is why it was started.
+// A worker that is started beside the new world is told of its place in the old one. Why it was started, and how often, is the new world's to say.
 void Supervisor::start_workers(const World& before) {
   World over = before;
   over.restarts = generation_.world().restarts, over.cause = generation_.world().cause;
@@ -386,7 +386,7 @@ void Supervisor::on_worker_message(ConnectionId from, const StoreRequest& m) {
   act(tell_starting(line_, view()));
 }
 
-// It outlives generations, and so do the keys that it means: a call goes with the generation of the moment.
+// `elrun ckptd` outlives generations, and so do its keys. Its calls get the generation that this node is in.
 void Supervisor::on_writer_message(const FromWriter& e) {
   if (const auto* saved = std::get_if<CheckpointSaved>(&e.message)) return job_.checkpoint_saved(saved->acknowledgement);
   const auto* call = std::get_if<StoreRequest>(&e.message);

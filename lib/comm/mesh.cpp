@@ -51,7 +51,7 @@ ConnectionEnd end_by(const ErrorCode& error) {
 }  // namespace
 
 /// Conducts: the connector, the transports, the loss policy, the timers, and the thread on which all but shared memory runs. Its 16 fields are
-/// these and what they were made with; it has a method for each collective and for each thing that a part tells it, so more than 25.
+/// these and what they were made with.
 class Mesh::State : public std::enable_shared_from_this<State> {
  public:
   State(const Place& place, const GroupToJoin& group)

@@ -26,7 +26,7 @@ class LeafStream;
 class PagedArena;
 class SlotWriter;
 
-/// What a job gets from its process; a test brings its own. All outlive the job.
+/// What a job gets from its process; a test brings its own. All outlive the job. More than 15 fields: one for each thing that it gets.
 struct JobHost {
   const Clock& clock;
   Files& files;

@@ -102,8 +102,7 @@ class NodeStream final : public GrpcStream, public StreamEnd {
     if (joined_) (*owner)->opened(number_, std::static_pointer_cast<NodeStream>(shared_from_this()), false);
     return joined_;
   }
-  // All that comes on the stream of a guard, whose connection is admitted as none's: it has no more to say. The end of the stream tells the guard that
-  // it was heard.
+  // All that a guard says. Its connection counts as no node's. The end of the stream tells the guard that it was heard.
   void on_guard_report(const AgentEnded& ended) {
     if (const auto owner = std::exchange(owner_, {}).lock()) (*owner)->on_guard_report(ended);
     finish();

@@ -45,7 +45,8 @@ class EarlierGenerations {
   struct Limits {
     Duration last_call;    ///< Of the first generation of a job.
     Duration workers_end;  ///< The workers of a node have ended within this, or the node counts as lost;
-    Duration stop_grace;   ///< with this as the grace that is in it. A node whose own is longer has longer.
+    Duration
+        stop_grace;  ///< and so much of that is its workers' grace. A node with a longer `--shutdown_timeout` gets the difference on top.
   };
   /// How long those who wait let others come, where no generation has begun here. `is_full`: they are as many as there is room for. Last
   /// call is for the first generation of a job. Where one was over before this coordinator came, it is waited for whoever is left of that,

@@ -27,6 +27,7 @@ namespace elrun::inline v0 {
 
 constexpr Duration progress_told_every = 60s;  ///< The log tells of steps this often, and of the first in each generation.
 
+/// Its 26 methods are one question or one event each, of one line as a rule.
 class GenerationState {
  public:
   /// None has begun: its number is 0, it has no members and does not run.

@@ -92,7 +92,7 @@ class RestartBudget {
   bool is_job_ = false;
   bool progressed_ = false;                      // a step that was never decided before was, since the last failure of a worker
   bool charged_ = false;                         // the failure that ended this generation used up a restart
-  Instant judged_at_{};                          // when a failure was that belongs to no other one; zero: there was none
+  Instant judged_at_{};                          // of the newest failure that belongs to no earlier one; zero: there was none
   bool failed_ = false, failed_before_ = false;  // this generation was ended by a failure that was judged here; the one before was
   std::uint64_t newest_step_ = 0;
   std::uint32_t alike_ = 0;  // failures in a row soon after the start, with the same exit code

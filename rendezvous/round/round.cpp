@@ -215,7 +215,7 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
   if (harms_itself) {
     why.what += excluded
                     ? fmt::format("; node {} is excluded, and the others go on", id.value())
-                    : fmt::format("; failure {} of {} in a row, then node {} is excluded. No restart is used: the other nodes are enough",
+                    : fmt::format("; failure {} in a row (after {}, node {} is excluded). It uses no restart: the other nodes are enough",
                                   history.failures, exclude_after, id.value());
     revoke(EndCause::failure, std::move(why), now);
   } else {

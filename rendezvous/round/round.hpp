@@ -47,7 +47,7 @@ struct RoundSetup {
   Key256 secret{};                     ///< Random; each generation's key is derived from it
   std::uint64_t generation_floor = 0;  ///< The first generation's number is above it
   bool floor_may_run = false;          ///< Another coordinator began that generation, and its members may be on their way here.
-  bool elected = false;                ///< So was the one before, and whoever ceases to be that lives on as a node like the others.
+  bool elected = false;                ///< This job's coordinators are elected. One that is no longer elected goes on as an ordinary node.
 };
 
 // --- events -----------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ void Round::claim(Node& node, Instant now) {
     case RecoveryWindow::Taken::no: return is_over(node, generation().id());
     case RecoveryWindow::Taken::yes:
       if (recovery_->only_its_coordinator_is_missing(succession_.is_elected(), join_of()))
-        end_recovery("the one that is missing coordinated it", now);
+        end_recovery("the missing one coordinated it", now);
       return;
     case RecoveryWindow::Taken::complete: break;
   }
@@ -249,8 +249,8 @@ void Round::end_recovery(const std::string& why, Instant now) {
   revoke(EndCause::loss,
          {Code::peer_lost,
           Remedy::rejoin,
-          fmt::format("its coordinator was lost, and {} of its {} did not come to this one: {}", recovery.nodes() - recovery.seats().size(),
-                      count_of(recovery.nodes(), "node"), why),
+          fmt::format("its coordinator was lost, and {} of its {} did not join the new coordinator: {}",
+                      recovery.nodes() - recovery.seats().size(), count_of(recovery.nodes(), "node"), why),
           {},
           {},
           generation().id()},

@@ -119,7 +119,7 @@ TEST_CASE("a fresh coordinator adopts a generation when all of its members have 
     CHECK(bench.begun.empty());
     bench.pass(1s);
     CHECK(bench.last<Revoke>(b)->why.what ==
-          "its coordinator was lost, and 1 of its 2 nodes did not come to this one: for 10 s none of the others came");
+          "its coordinator was lost, and 1 of its 2 nodes did not join the new coordinator: for 10 s none of the others came");
     bench.acknowledge(b, "b");
     // acknowledged as `bench.generation()`, which this coordinator did not begin: say it as the agent would
     Join again = bench.a_join("b");
@@ -153,8 +153,9 @@ TEST_CASE("a fresh coordinator adopts a generation when all of its members have 
       CHECK_THAT(bench.last<Waiting>(b)->why, Contains("it ends unless all come in 1 s") || Contains("it ends unless all come in 3 s"));
       bench.say(b, broken);  // as often as it likes
       bench.pass(1s);
-      CHECK(bench.last<Revoke>(b)->why.what ==
-            "its coordinator was lost, and 1 of its 2 nodes did not come to this one: a worker of node b has failed or lost a peer");
+      CHECK(
+          bench.last<Revoke>(b)->why.what ==
+          "its coordinator was lost, and 1 of its 2 nodes did not join the new coordinator: a worker of node b has failed or lost a peer");
       Join again = bench.a_join("b");
       again.last = held_b.generation;
       bench.say(b, again);
@@ -274,7 +275,7 @@ TEST_CASE("the node that coordinated a generation is not waited for once all oth
   SECTION("it went with its coordinator: the others go on without it, at once") {
     const auto c = bench.resume("c", old.c);
     CHECK(bench.last<Revoke>(a)->why.what ==
-          "its coordinator was lost, and 1 of its 3 nodes did not come to this one: the one that is missing coordinated it");
+          "its coordinator was lost, and 1 of its 3 nodes did not join the new coordinator: the missing one coordinated it");
     for (const auto& [stream, node] : {std::pair{a, "a"}, std::pair{c, "c"}}) {
       Join again = bench.a_join(node);
       again.last = old.a.generation;

@@ -53,7 +53,7 @@ std::vector<DecidedState> decided_states(std::span<const Knowledge> members, Sum
   std::vector<DecidedState> out;
   for (const Knowledge& m : members) {
     out.push_back({m.decided, m.decided_in});
-    // Where it was decided what a member has applied is not known here, once that member knows the next step to be decided.
+    // `decided_in` is of the newest step that a member knows to be decided. Of the one before it, which it has applied, the generation is not known.
     if (m.applied < m.decided && sums == Sums::alike) out.push_back({m.applied, {}});
   }
   std::ranges::sort(

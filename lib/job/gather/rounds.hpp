@@ -42,9 +42,9 @@ static_assert(sizeof(Need) == 6 * sizeof(std::uint64_t));
 /// Whether all are at the same phase and name units that there are; the failure names who is not, and both stages.
 [[nodiscard]] Result<void> check(std::span<const Need> by_rank, std::uint64_t units);
 
-/// Leaves of ranks that have handed off more units of this phase than another one that has a slot wait for a later round: so what
-/// arrives before its time is of one unit at most where all come to their units in the same order. `handed`: by rank, of those
-/// that have a slot, units handed off so far. All ranks come to the same.
+/// A rank that has handed off more units of this phase than the slowest rank with a slot keeps its leaf for a later round. So an owner holds early
+/// leaves of one unit at most, where all ranks come to their units in the same order. `handed`: units handed off so far, by rank, of those that
+/// have a slot. All ranks come to the same.
 void put_off(std::span<Need> by_rank, std::span<const std::uint32_t> handed);
 
 }  // namespace elrun::inline v0

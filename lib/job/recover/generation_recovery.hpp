@@ -25,6 +25,7 @@
 
 namespace elrun::inline v0 {
 
+/// Its 26 methods are the stages, and what `settle` decided, by name.
 class GenerationRecovery {
  public:
   enum class Stage : std::uint8_t { joining, settled, shared, ready };
@@ -90,7 +91,7 @@ class GenerationRecovery {
   PlaceBefore before_;
   PreviousNodes nodes_before_;
   bool missed_none_ = false;
-  std::uint64_t no_gap_until_ = 0;  // the number of the newest generation to which no generation without this member lies in between
+  std::uint64_t no_gap_until_ = 0;  // since all had the state, this member had a place in each generation up to this number
 };
 
 }  // namespace elrun::inline v0

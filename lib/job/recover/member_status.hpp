@@ -48,7 +48,7 @@ struct PlaceBefore {
 /// A member that knows of no checkpoint has saved this step last.
 constexpr std::uint64_t never_saved = ~std::uint64_t{0};
 
-/// What one member brings. A newcomer has no state.
+/// What one member brings. A newcomer has no state. More than 15 fields: one for each fact of it that is decided with.
 struct MemberStatus {
   bool has_state = false;        ///< Parameters and moments of `knowledge.applied` steps,
   bool has_host_state = true;    ///< and host state: who got the first from others has the second once all come to next_step().

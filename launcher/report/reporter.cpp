@@ -21,19 +21,15 @@ namespace {
 constexpr std::size_t last_ranks_told = 3;
 constexpr std::size_t incidents_told = 8;  // the newest; the event log has more
 
-// How many bytes were written before the error that is in errno.
-std::size_t write_some(int fd, std::string_view text) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t written = ::write(fd, text.data() + done, text.size() - done);
+bool written_whole(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) break;
-    done += static_cast<std::size_t>(written);
+    if (written <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
   }
-  return done;
+  return true;
 }
-
-bool written_whole(int fd, std::string_view text) { return write_some(fd, text) == text.size(); }
 
 void write_termination_log(const Path& path, const FailedJob& job) {
   const Fd file{
@@ -78,22 +74,12 @@ Reporter::Reporter(const LaunchOptions& options, RunId run, NodeId node, std::st
       log_{log},
       born_{clock.now()},
       joining_since_{born_} {
-  if (options_.event_log.empty()) return;
-  event_log_ = Fd{::open(options_.event_log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644)};
-  if (!event_log_)
-    log_.warning(message(from_errno(errno, fmt::format("open --event-log {}", options_.event_log))) + "; events are not written there");
+  if (!options_.event_log.empty()) event_log_.emplace(options_.event_log, log_);
 }
 
 void Reporter::write_event(const std::string& line) {
   if (options_.event_log_handler == EventLogHandler::console) lines_.pass(line + "\n");
-  if (!event_log_) return;
-  // After one that the disk took in part, it begins a line of its own.
-  const std::string text = (event_log_is_torn_ ? "\n" : "") + line + "\n";
-  const std::size_t written = write_some(event_log_.get(), text);
-  if (written > 0) event_log_is_torn_ = text[written - 1] != '\n';
-  if (written < text.size() && !std::exchange(event_log_failed_, true))
-    log_.warning(message(from_errno(errno, fmt::format("write --event-log {}", options_.event_log))) +
-                 "; the job goes on, and events are missing there");
+  if (event_log_) event_log_->append(line);
 }
 
 void Reporter::event(WorkerEvent event) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "launcher/options/options.hpp"
+#include "launcher/report/event_log.hpp"
 #include "launcher/report/events.hpp"
 #include "launcher/report/evidence.hpp"
 #include "launcher/report/last_words.hpp"
@@ -84,9 +85,7 @@ class Reporter {
   LogStream& lines_;
   const Log& log_;
   const CgroupWatch cgroup_;
-  Fd event_log_;
-  bool event_log_is_torn_ = false;  // its last line
-  bool event_log_failed_ = false;   // which was said
+  std::optional<EventLog> event_log_;
   const Instant born_;
   Instant joining_since_;
   WorkerEvent place_;  // of the newest generation, for its events

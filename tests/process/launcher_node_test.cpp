@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/fd.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"
 
@@ -412,6 +414,22 @@ TEST_CASE("files that take no more do not hold up the workers, and are told once
     Node node{{"--event-log", "/dev/full", "--nproc_per_node", "2"}, {"environment", "RANK"}};
     CHECK(node.job.wait() == 0);
     CHECK(times(node.job.output(), "write --event-log /dev/full: ") == 1);
+  }
+  SECTION("an event log that hangs, and has all lines once it answers") {
+    TemporaryDirectory folder;
+    const std::string pipe = folder.path() + "/events", go = folder.path() + "/go";
+    REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+    Job job{{.arguments = {"--event-log", pipe, "--no_python", "/bin/sh", "-c", "while [ ! -e " + go + " ]; do sleep 0.02; done"}}};
+    REQUIRE(job.line("--event-log " + pipe + " has not answered within 1.0 s; the job goes on").has_value());
+    const elrun::Fd reader{::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+    REQUIRE(reader);
+    std::ofstream{go} << "";
+    CHECK(job.wait() == 0);
+    char bytes[65536];
+    const ssize_t got = ::read(reader.get(), bytes, sizeof bytes);
+    const std::string events{bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
+    for (const char* state : {"RENDEZVOUS", "START", "SUCCEEDED"}) CHECK(times(events, "status." + std::string{state}) >= 1);
+    CHECK(times(job.output(), "--event-log") == 1);
   }
   SECTION("the workers' files: what does not fit is on the console") {
     TemporaryDirectory logs;

@@ -1,5 +1,7 @@
 #include "lib/link/message_stream.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include <boost/asio/buffer.hpp>
@@ -96,9 +98,10 @@ void MessageStream::write() {
   });
 }
 
-void MessageStream::finish() {
+void MessageStream::finish(std::function<void()> ended) {
   if (state_ != State::open) return;
   state_ = State::finishing;
+  ended_ = std::move(ended);
   listen_for(linger);
   ErrorCode ignored;
   if (!writing_) socket_.shutdown(StreamSocket::shutdown_send, ignored);
@@ -124,8 +127,10 @@ void MessageStream::listen_for(Duration limit) {
 void MessageStream::fail(Failure failure) {
   const bool tell = state_ == State::open;
   if (state_ == State::closed) return;
+  const auto ended = std::exchange(ended_, {});
   drop();
   if (tell) handler_.closed(failure);
+  if (ended) ended();
 }
 
 }  // namespace elrun::inline v0

@@ -31,8 +31,9 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
   void send(const Message& message);
   /// Frames may have up to `message_max` from now on.
   void trust();
-  /// Sends what is queued, then closes. No handler runs any more.
-  void finish();
+  /// Sends what is queued, then closes. No handler runs any more. `ended`: the other end has closed, or did not within 2 s, and this one is
+  /// closed, too. Not after `drop`.
+  void finish(std::function<void()> ended = {});
   /// Closes now. No handler runs any more.
   void drop();
 
@@ -47,6 +48,7 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
   boost::asio::steady_timer limit_;
   Limits limits_;
   Handler handler_;
+  std::function<void()> ended_;
   MessageReader reader_;
   ByteVector chunk_;  // what is read at one time
   std::deque<ByteVector> queue_;

@@ -41,13 +41,23 @@ class Server final : public WorkerServer {
     unauthenticated_.erase(connection);
     if (const auto at = streams_.find(connection); at != streams_.end()) at->second->trust();
   }
+  /// One that was not accepted counts until it has ended: its other end decides how long it reads its last frames.
   void close(Connection connection) override {
-    unauthenticated_.erase(connection);
-    if (auto node = streams_.extract(connection)) node.mapped()->finish();
+    auto node = streams_.extract(connection);
+    if (!node) return;
+    if (!unauthenticated_.contains(connection)) return node.mapped()->finish();
+    node.mapped()->finish([this, connection, alive = std::weak_ptr{alive_}] {
+      if (!alive.expired()) unauthenticated_.erase(connection);
+    });
   }
   [[nodiscard]] std::uint16_t port() const override { return address_.port(); }
 
  private:
+  struct Unauthenticated {
+    asio::steady_timer::time_point turn_ends;
+    std::shared_ptr<MessageStream> stream;
+  };
+
   void accept() {
     listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this, alive = std::weak_ptr{alive_}](const ErrorCode& error) {
       if (alive.expired() || error) return;
@@ -63,8 +73,9 @@ class Server final : public WorkerServer {
   // The oldest one, if it has had its turn.
   bool make_room() {
     const auto oldest = unauthenticated_.begin();
-    if (asio::steady_timer::clock_type::now() < oldest->second) return false;
-    if (auto node = streams_.extract(oldest->first)) node.mapped()->drop();
+    if (asio::steady_timer::clock_type::now() < oldest->second.turn_ends) return false;
+    oldest->second.stream->drop();
+    streams_.erase(oldest->first);
     unauthenticated_.erase(oldest);
     return true;
   }
@@ -96,7 +107,8 @@ class Server final : public WorkerServer {
                                  handler_.closed(number, why);
                                }});
     streams_.emplace(number, stream);
-    if (address_.family() != AF_UNIX) unauthenticated_.emplace(number, asio::steady_timer::clock_type::now() + unauthenticated_turn);
+    if (address_.family() != AF_UNIX)
+      unauthenticated_.emplace(number, Unauthenticated{asio::steady_timer::clock_type::now() + unauthenticated_turn, stream});
     stream->start();
   }
 
@@ -116,7 +128,7 @@ class Server final : public WorkerServer {
   MessageStream::Limits limits_;
   Handler handler_;
   std::map<Connection, std::shared_ptr<MessageStream>> streams_;
-  std::map<Connection, asio::steady_timer::time_point> unauthenticated_;  // and when their turn ends
+  std::map<Connection, Unauthenticated> unauthenticated_;  // open, or closed here and not yet there
   Connection last_ = 0;
   std::shared_ptr<char> alive_ = std::make_shared<char>();  // posted tasks in the loop's queue outlive this object
 };

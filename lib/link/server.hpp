@@ -19,7 +19,7 @@ namespace elrun::inline v0 {
 /// process is seen at once, by the end of its connection.
 constexpr Duration tcp_silence_max = 30s;
 
-/// Connections over TCP of which no Hello was accepted yet (`expect`). More wait in the system's backlog, until one of these is accepted or
+/// Connections over TCP of which no Hello was accepted (`expect`), refused ones that have not ended among them. More wait in the system's backlog, until one of these is accepted or
 /// ends, or has been open for `unauthenticated_turn`.
 constexpr std::size_t unauthenticated_max = 512;
 constexpr Duration unauthenticated_turn = 500ms;

@@ -445,6 +445,31 @@ TEST_CASE("connections that are not authenticated at rank 0's port hold little, 
     CHECK(first->wait() == 0);
     CHECK(second->wait() == 0);
   }
+  SECTION("refused ones whose other ends stay open, more than there are places for") {
+    const std::string token = "ELRUN_RDZV_TOKEN=nobody guesses this one";
+    const auto first = worker(0, {token});
+    const auto descriptors = [pid = first->pid()] {
+      const std::filesystem::directory_iterator all{"/proc/" + std::to_string(pid) + "/fd"};
+      return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+    };
+    std::vector<Fd> held;
+    held.push_back(open_connection());
+    const std::size_t before = descriptors();
+    const ByteVector hello = encode(Hello{.pid = 1, .rank = 1, .world = 2, .proof = "00"});
+    std::size_t most = 0;
+    for (std::size_t i = 0; i < unauthenticated_max + 300; ++i) {
+      held.push_back(open_connection());
+      CHECK(say(held.back(), hello));
+      if (i % 10 == 0) most = std::max(most, descriptors());
+    }
+    most = std::max(most, descriptors());
+    const auto second = worker(1, {token});
+    CHECK(first->line() == "met [rank 0] [rank 1] at 127.0.0.1");
+    INFO(before << " descriptors before, " << most << " at most");
+    CHECK(most < before + unauthenticated_max + 20);
+    CHECK(first->wait() == 0);
+    CHECK(second->wait() == 0);
+  }
   SECTION("with a token only who has it takes a rank") {
     const std::string token = "ELRUN_RDZV_TOKEN=nobody guesses this one";
     const auto first = worker(0, {token});

@@ -2,6 +2,7 @@
 
 #include <elrun/process_group.hpp>
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -226,6 +227,36 @@ TEST_CASE("connections of outsiders cost the acceptor nothing", "[process_group]
     if (!group.ok()) return complaints(false, message(group.failure()));
     complaints.must(group->barrier(), "barrier");
   });
+  CHECK(complaints.all() == "");
+}
+
+TEST_CASE("silent outsiders leave a rank descriptors, and do not keep its peers out", "[process_group]") {
+  constexpr rlim_t few = 128;
+  constexpr int outsiders = 150, beyond = 300;  // more than `few`, and where their own ends are numbered
+  LocalWorld local{2};
+  Complaints complaints;
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  REQUIRE(before.rlim_cur > beyond + outsiders);
+  std::latch outside{1};
+  std::vector<Fd> ends;
+  local.run([&](std::uint32_t rank, Session& session) {
+    Spy spy{session, [&](const std::vector<Store::Value>& places) {
+              if (rank == 0) return outside.wait();
+              const std::uint16_t port = static_cast<std::uint16_t>(std::atoi(std::string{as_text(places[0])}.c_str()));
+              for (int i = 0; i < outsiders; ++i) {
+                const Fd outsider = connect_begin(resolve("127.0.0.1", port).value().front()).value();
+                ends.emplace_back(::fcntl(outsider.get(), F_DUPFD_CLOEXEC, beyond));
+              }
+              const rlimit low{few, before.rlim_max};
+              complaints(::setrlimit(RLIMIT_NOFILE, &low) == 0, "the limit stays");
+              outside.count_down();
+            }};
+    auto group = ProcessGroup::join(spy, {.connect = 8s, .collective = 60s});  // outsiders are heard for 10 s where nothing ends them
+    if (!group.ok()) return complaints(false, message(group.failure()));
+    complaints.must(group->barrier(), "barrier");
+  });
+  ::setrlimit(RLIMIT_NOFILE, &before);
   CHECK(complaints.all() == "");
 }
 

@@ -14,8 +14,9 @@ constexpr Duration accept_pause = 50ms;
 
 }  // namespace
 
-void Acceptor::open(Fd listener, Accepted accepted) {
+void Acceptor::open(Fd listener, Accepted accepted, HasRoom has_room) {
   accepted_ = std::move(accepted);
+  has_room_ = std::move(has_room);
   family_ = local_address(listener.get()).family();
   listener_.emplace(loop_, listener.give_up());
   accept();
@@ -27,16 +28,20 @@ void Acceptor::accept() {
   listener_->async_wait(asio::posix::stream_descriptor::wait_read, [this](const ErrorCode& error) {
     if (error || !listener_) return;
     for (;;) {
+      if (!has_room_()) return accept_later();
       auto accepted = accept_one(listener_->native_handle());
-      if (!accepted.ok()) {  // no descriptor is free: the listener stays readable, so wait instead of spinning on it
-        pause_.expires_after(accept_pause);
-        return pause_.async_wait([this](const ErrorCode& stopped) {
-          if (!stopped && listener_) accept();
-        });
-      }
+      if (!accepted.ok()) return accept_later();  // no descriptor is free
       if (!*accepted) return accept();
       accepted_(std::move(**accepted), family_);
     }
+  });
+}
+
+/// The listener stays readable: wait instead of spinning on it.
+void Acceptor::accept_later() {
+  pause_.expires_after(accept_pause);
+  pause_.async_wait([this](const ErrorCode& stopped) {
+    if (!stopped && listener_) accept();
   });
 }
 

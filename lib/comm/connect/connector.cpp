@@ -1,5 +1,6 @@
 #include "lib/comm/connect/connector.hpp"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -24,8 +25,9 @@ using ErrorCode = boost::system::error_code;
 
 namespace {
 
-constexpr Duration handshake_max = 10s;    // for a whole handshake, so that a half-open connection costs little
-constexpr std::size_t pending_max = 4096;  // accepted connections that have not proved the key
+constexpr Duration handshake_max = 10s;   // for a whole handshake, so that a half-open connection costs little
+constexpr std::size_t guests_max = 4096;  // accepted connections that have not proved the key
+constexpr Duration guest_turn = 500ms;    // after that, one of them goes when another waits for its place
 constexpr Duration redial_most = 500ms;
 
 /// What two ranks of one host send each other after they have proved the key. Then each says whether it can use the other's memory.
@@ -33,6 +35,13 @@ struct MemoryOffer {
   std::uint64_t magic = 0x3230'524d'454d'4c45;  // "ELMEMR02": the last two digits are the version
   std::uint64_t size = 0;                       // of the region that comes with it; 0: there is none
 };
+/// Guests leave descriptors to all else that this process does.
+std::size_t most_guests() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return guests_max;
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, guests_max);
+}
+
 enum class Verdict : std::uint8_t { unusable = 'n', usable = 'y' };
 
 /// Both ends have the same address. Between two processes of one host this means that there is no wire between them. Between two hosts a
@@ -56,6 +65,7 @@ struct Connector::Pending {
   Introduction said{};
   Nonce nonce{};
   bool is_unix = false;
+  Instant turn_ends{};  // of a guest
   Verdict mine = Verdict::unusable, theirs = Verdict::unusable;
 };
 
@@ -108,10 +118,7 @@ void Connector::begin(Lanes* lanes) {
   silence_timer_.async_wait([this](const ErrorCode& error) {
     if (!error && !stopped_) fail_for_the_unreachable();
   });
-  const auto accepted = [this](Fd connection, int family) {
-    if (pending_.size() < pending_max) hear(std::move(connection), family);
-  };
-  listeners_.accept(accepted);
+  listeners_.accept([this](Fd connection, int family) { hear(std::move(connection), family); }, [this] { return make_room(); });
   for (std::uint32_t rank = 0; rank < group_.me.rank.value(); ++rank) dial(peers_[rank]);
 }
 
@@ -174,13 +181,26 @@ Connector::PendingHandle Connector::pend(Fd fd, int family) {
 
 void Connector::dismiss(const PendingHandle& pending) {
   pending_.erase(pending);
+  std::erase(guests_, pending);
   pending->timer.cancel();
   pending->socket.reset();
+}
+
+/// For one more guest. The oldest one goes, if it has had its turn: it says nothing, or its rank dials again.
+bool Connector::make_room() {
+  if (guests_.size() < most_guests()) return true;
+  if (clock_.now() < guests_.front()->turn_ends) return false;
+  ErrorCode ignored;
+  guests_.front()->socket->close(ignored);  // what waits for it dismisses it
+  guests_.pop_front();
+  return true;
 }
 
 void Connector::hear(Fd fd, int family) {
   if (family != AF_UNIX) set_no_delay(fd.get());
   const PendingHandle guest = pend(std::move(fd), family);
+  guest->turn_ends = clock_.now() + guest_turn;
+  guests_.push_back(guest);
   asio::async_read(*guest->socket, asio::buffer(guest->introduction), [this, guest](const ErrorCode& error, std::size_t) {
     auto said = decode_introduction(guest->introduction);
     if (error || stopped_ || !said.ok()) return dismiss(guest);
@@ -289,6 +309,7 @@ void Connector::give_up(const PendingHandle& pending, Peer& peer, std::string wh
 
 void Connector::proved(const PendingHandle& pending, Peer& peer) {
   if (states_.has_connected(peer.rank)) return dismiss(pending);
+  std::erase(guests_, pending);
   if (pending->is_unix) offer_memory(pending, peer);
   else admit(peer, pending);
 }

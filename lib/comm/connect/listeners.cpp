@@ -45,9 +45,9 @@ Result<RankAddress> Listeners::open(const std::string& address, bool with_unix) 
   return mine;
 }
 
-void Listeners::accept(const Acceptor::Accepted& accepted) {
-  tcp_acceptor_.open(std::move(tcp_), accepted);
-  if (unix_) unix_acceptor_.open(std::move(unix_), accepted);
+void Listeners::accept(const Acceptor::Accepted& accepted, const Acceptor::HasRoom& has_room) {
+  tcp_acceptor_.open(std::move(tcp_), accepted, has_room);
+  if (unix_) unix_acceptor_.open(std::move(unix_), accepted, has_room);
 }
 
 void Listeners::close() {

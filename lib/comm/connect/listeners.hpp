@@ -30,8 +30,9 @@ class Listeners {
   /// `address`: of this node, as peers reach it. `with_unix`: also for ranks of this host; without effect where the system does not tell which
   /// kernel runs. Returns what the rank publishes.
   Result<RankAddress> open(const std::string& address, bool with_unix);
-  /// Each connection that comes in is handed over from now on.
-  void accept(const Acceptor::Accepted& accepted);
+  /// Each connection that comes in is handed over from now on, while there is room.
+  void accept(
+      const Acceptor::Accepted& accepted, const Acceptor::HasRoom& has_room = [] { return true; });
   void close();
 
  private:

@@ -25,7 +25,6 @@ using ErrorCode = boost::system::error_code;
 
 namespace {
 
-constexpr Duration handshake_max = 10s;   // for a whole handshake, so that a half-open connection costs little
 constexpr std::size_t guests_max = 4096;  // accepted connections that have not proved the key
 constexpr Duration guest_turn = 500ms;    // after that, one of them goes when another waits for its place
 constexpr Duration redial_most = 500ms;
@@ -65,7 +64,8 @@ struct Connector::Pending {
   Introduction said{};
   Nonce nonce{};
   bool is_unix = false;
-  Instant turn_ends{};  // of a guest
+  Instant turn_ends{};   // of a guest
+  bool expired = false;  // its time for the handshake was over
   Verdict mine = Verdict::unusable, theirs = Verdict::unusable;
 };
 
@@ -170,10 +170,12 @@ void Connector::complete_if_all_are_here() {
 Connector::PendingHandle Connector::pend(Fd fd, int family) {
   auto handle = std::make_shared<Pending>(
       Pending{.socket = adopt(loop_, std::move(fd), family), .timer = asio::steady_timer{loop_}, .is_unix = family == AF_UNIX});
-  handle->timer.expires_after(handshake_max);
+  handle->timer.expires_after(group_.handshake);
   handle->timer.async_wait([handle](const ErrorCode& error) {
     ErrorCode ignored;
-    if (!error && handle->socket) handle->socket->close(ignored);
+    if (error || !handle->socket) return;
+    handle->expired = true;
+    handle->socket->close(ignored);
   });
   pending_.insert(handle);
   return handle;
@@ -300,6 +302,8 @@ void Connector::dial_later(Peer& peer, std::string why) {
 
 /// This connection is of no use. The rank that dialled it dials again.
 void Connector::give_up(const PendingHandle& pending, Peer& peer, std::string why) {
+  if (pending->expired)
+    why = fmt::format("it is connected and has not answered within {} ms: its process is stopped or busy", group_.handshake / 1ms);
   dismiss(pending);
   if (peer.rank < group_.me.rank) return dial_later(peer, std::move(why));
   peer.last_problem = std::move(why);
@@ -318,11 +322,9 @@ void Connector::offer_memory(const PendingHandle& proved, Peer& peer) {
   const auto offer = lanes_ != nullptr ? lanes_->offer(peer.rank) : Lanes::Offer{};
   const MemoryOffer words{.size = offer.size.value()};
   const std::array<int, 3> files{offer.region, offer.doorbell, offer.post};
-  if (!send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}),
-                 std::span{files}.first(lanes_ != nullptr ? files.size() : 0))
-           .ok()) {
-    return give_up(proved, peer, "it closed the connection");
-  }
+  const auto sent = send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}),
+                              std::span{files}.first(lanes_ != nullptr ? files.size() : 0));
+  if (!sent.ok()) return give_up(proved, peer, sent.failure().what);
   proved->socket->async_wait(StreamSocket::wait_read, [this, proved, &peer](const ErrorCode& error) {
     if (stopped_) return dismiss(proved);
     if (error) return give_up(proved, peer, "it closed the connection");

@@ -50,8 +50,9 @@ class Connector {
     Key256 key;
     std::string name;  ///< Of the group within the generation.
     Transport transport = Transport::automatic;
-    Duration connect;   ///< Of all that `begin` does: then every peer has published its address.
-    Deadline deadline;  ///< Of `publish` too, which waits for peers that come late.
+    Duration handshake = 10s;  ///< Of each one, so that a half-open connection costs little.
+    Duration connect;          ///< Of all that `begin` does: then every peer has published its address.
+    Deadline deadline;         ///< Of `publish` too, which waits for peers that come late.
   };
   Connector(boost::asio::io_context& loop, Group group, PeerStates& states, Events events);
 

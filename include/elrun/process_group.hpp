@@ -203,8 +203,8 @@ class ELRUN_API ProcessGroup {
   Result<std::optional<ProcessGroup>> split(std::optional<std::uint32_t> color, std::int32_t key = 0);
 
   /// The call that all others are made of: list r of `sends` goes to rank r, list r of `receives` comes from rank r.
-  /// Both have one list per rank; the lengths on both sides agree (checked: `protocol`). This rank's own lists are
-  /// copied. Nothing is allocated in proportion to the data.
+  /// Both have one list per rank; the lengths on both sides agree (checked: `protocol`; in this rank's own lists, which are
+  /// copied, `invalid_argument`). Nothing is allocated in proportion to the data.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives);
   /// The lists too are borrowed until the call is over.
   [[nodiscard]] Work exchange_async(std::span<const SendList> sends, std::span<const ReceiveList> receives);

@@ -64,9 +64,7 @@ Result<void> HostCollectives::exchange(std::span<const SendList> sends, std::spa
   }
   const std::uint64_t given = Cursor<std::span<const std::byte>>{sends[me()]}.left(),
                       taken = Cursor<std::span<std::byte>>{receives[me()]}.left();
-  if (given != taken)
-    return Failure{Code::protocol, Remedy::abort_group,
-                   fmt::format("this rank sends itself {} bytes and receives {} of them", given, taken)};
+  if (given != taken) return invalid(fmt::format("this rank sends itself {} bytes and receives {} of them", given, taken));
   return told(mesh_->transfer(sends, receives, {}, begins_now(call), call.label));
 }
 

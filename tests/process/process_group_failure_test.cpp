@@ -33,6 +33,10 @@ TEST_CASE("bad arguments are answered before anything moves, and the group lives
           invalid(group.send(three, group.membership().rank));
           invalid(group.all_reduce(std::span{integers}, ReduceOp::avg));
           invalid(group.exchange({}, {}));
+          std::vector<SendList> to(2);
+          std::vector<ReceiveList> from(2);
+          to[group.membership().rank.value()] = {three};  // more than it receives of it
+          invalid(group.exchange(to, from));
           complaints.must(group.barrier(), "barrier");
         }) == "");
 }

@@ -38,6 +38,16 @@ SocketAddress any_like(const SocketAddress& address) {
 
 const sockaddr* raw(const SocketAddress& address) { return reinterpret_cast<const sockaddr*>(&address.storage); }
 
+/// Nobody listened at a port from which the system takes those of its connections: it took just that one for this connection, and TCP lets a
+/// socket connect to itself.
+bool is_to_itself(int socket) {
+  const SocketAddress here = local_address(socket);
+  SocketAddress there;
+  there.size = sizeof there.storage;
+  return here.family() != AF_UNIX && ::getpeername(socket, reinterpret_cast<sockaddr*>(&there.storage), &there.size) == 0 &&
+         here.port() == there.port() && here.host() == there.host();
+}
+
 }  // namespace
 
 std::string SocketAddress::host() const {
@@ -138,6 +148,11 @@ Result<void> connect_result(int socket, const SocketAddress& to) {
   int error = 0;
   socklen_t size = sizeof error;
   if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (error == 0 && is_to_itself(socket)) {
+    const ::linger none{1, 0};  // with a reset, so that the port is free at once for who is to listen there
+    (void)setsockopt(socket, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    error = ECONNREFUSED;
+  }
   if (error != 0) return from_errno(error, fmt::format("connect to {}", to_string(to)));
   return {};
 }

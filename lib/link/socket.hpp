@@ -50,6 +50,7 @@ enum class NotOwn {
 [[nodiscard]] Result<std::optional<Fd>> accept_one(int listener);
 /// Begins to connect; the socket becomes writable when it is decided, and `connect_result` tells how.
 [[nodiscard]] Result<Fd> connect_begin(const SocketAddress& address);
+/// A socket that has connected to itself has found nobody; closing it then leaves nothing behind.
 [[nodiscard]] Result<void> connect_result(int socket, const SocketAddress& to);
 [[nodiscard]] SocketAddress local_address(int socket);
 /// Small frames leave at once.

@@ -51,12 +51,13 @@ void MessageStream::read() {
 
 void MessageStream::on_bytes(std::size_t count) {
   if (state_ == State::open) {
+    if (heard_) listen_for(limits_.silence);  // a large message takes its time, and what says Alive waits behind it
     reader_.feed(ByteSpan{chunk_}.first(count));
     while (state_ == State::open) {  // a handler may end it
       const auto message = reader_.next();
       if (!message.ok()) return fail(message.failure());
       if (!*message) break;
-      listen_for(limits_.silence);
+      if (!std::exchange(heard_, true)) listen_for(limits_.silence);
       handler_.message(**message);
     }
   }

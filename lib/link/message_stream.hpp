@@ -22,7 +22,7 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
   struct Limits {
     Bytes queue = 128_MiB;           ///< Beyond it the other end does not read, and the connection is closed.
     Duration first_message = 10s;    ///< Whoever connects says something within this.
-    Duration silence = Duration{0};  ///< After that, nothing for this long is a loss; zero: never.
+    Duration silence = Duration{0};  ///< After that, not a byte for this long is a loss; zero: never.
     Bytes frame = message_max;       ///< A longer one ends the connection, until `trust`.
   };
   MessageStream(StreamSocket socket, Limits limits, Handler handler);
@@ -54,6 +54,7 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
   std::deque<ByteVector> queue_;
   std::uint64_t queued_ = 0;
   enum class State { open, finishing, closed } state_ = State::open;
+  bool heard_ = false;  ///< Its first message has come.
   bool writing_ = false;
   bool deaf_ = false;  ///< The other end takes no more bytes.
 };

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <string_view>
 
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -78,7 +80,12 @@ bool SocketAddress::is_loopback() const {
 }
 
 std::string to_string(const SocketAddress& address) {
-  if (address.family() == AF_UNIX) return address.host();
+  if (address.family() == AF_UNIX) {
+    const auto& un = reinterpret_cast<const sockaddr_un&>(address.storage);
+    constexpr std::size_t name = offsetof(sockaddr_un, sun_path) + 1;
+    if (un.sun_path[0] != 0 || address.size <= name) return address.host();
+    return fmt::format("@{}", std::string_view{un.sun_path + 1, address.size - name});  // of no folder, as ss shows it
+  }
   if (address.family() == AF_INET6) return fmt::format("[{}]:{}", address.host(), address.port());
   return fmt::format("{}:{}", address.host(), address.port());
 }

@@ -31,7 +31,7 @@ struct SocketAddress {
   [[nodiscard]] bool is_loopback() const;
 };
 
-[[nodiscard]] std::string to_string(const SocketAddress& address);  ///< `10.0.0.1:29500`, `[::1]:29500`
+[[nodiscard]] std::string to_string(const SocketAddress& address);  ///< `10.0.0.1:29500`, `[::1]:29500`, `/run/a`, `@abstract`
 [[nodiscard]] Result<SocketAddress> unix_address(const Path& path);
 /// `10.0.0.1`, `::1`, `fe80::1%eth0`; nothing when it is a name.
 [[nodiscard]] std::optional<SocketAddress> literal_address(const std::string& host, std::uint16_t port);

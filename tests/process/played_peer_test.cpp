@@ -1,7 +1,10 @@
 // What a rank makes of a peer of which the test plays each step of its connection.
 
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <future>
 #include <memory>
 #include <optional>
@@ -9,8 +12,10 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "lib/base/pass_descriptors.hpp"
 #include "lib/comm/connect/address.hpp"
 #include "lib/comm/connect/connector.hpp"
+#include "lib/comm/connect/handshake.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/local_world.hpp"
 
@@ -50,6 +55,7 @@ class OneOfTwo {
     const auto published = others.get().value();
     return decode_rank_address(me_, as_text(published[me_.value()])).value();
   }
+  [[nodiscard]] const Place& place(std::uint32_t rank) { return local_.place(rank); }
   /// Until it is connected or has failed.
   void connect() {
     connector_.begin(lanes.get());
@@ -71,7 +77,83 @@ class OneOfTwo {
   Connector connector_;
 };
 
+/// Rank 1, played: it dials rank 0 at its Unix socket, proves the key, and then offers memory as it is told.
+class PlayedDialer {
+ public:
+  /// Returns when both have proved the key.
+  explicit PlayedDialer(const Place& place, const std::string& socket) {
+    line_ = connect_begin(abstract_address(socket)).value();
+    const Introduction mine{place.membership.generation, WorldSize{2}, Rank{1}, Rank{0}, {}};
+    say(encode(mine));
+    const auto answer = hear<std::array<std::byte, answer_size>>();
+    Nonce listeners{};
+    std::copy_n(answer.begin(), listeners.size(), listeners.begin());
+    say(proof_of(Role::dialer, place.key, mine, listeners));
+  }
+  /// And gives this verdict of rank 0's memory. Returns rank 0's of this one's.
+  char offer(const Lanes* lanes, char verdict) {
+    std::array<std::uint64_t, 2> words{0x3230'524d'454d'4c45, 0};  // as MemoryOffer has them
+    std::array<Fd, 3> its;
+    wait();
+    if (!receive_with(line_.get(), std::as_writable_bytes(std::span{words}), its).ok()) return '-';
+    words[1] = 0;
+    std::array<int, 3> files{};
+    if (lanes != nullptr) {
+      const Lanes::Offer mine = lanes->offer(Rank{0});
+      words[1] = mine.size.value();
+      files = {mine.region, mine.doorbell, mine.post};
+    }
+    (void)send_with(line_.get(), std::as_bytes(std::span{words}), std::span{files}.first(lanes != nullptr ? 3 : 0));
+    say(verdict);
+    return hear<char>();
+  }
+
+ private:
+  void wait() const {
+    pollfd ready{line_.get(), POLLIN, 0};
+    (void)::poll(&ready, 1, 20'000);
+  }
+  template <class T>
+  void say(const T& words) const {
+    (void)::send(line_.get(), &words, sizeof words, MSG_NOSIGNAL);
+  }
+  template <class T>
+  [[nodiscard]] T hear() const {
+    T words{};
+    wait();
+    (void)::recv(line_.get(), &words, sizeof words, MSG_WAITALL);
+    return words;
+  }
+
+  Fd line_;
+};
+
 }  // namespace
+
+TEST_CASE("a pair of which one cannot map the other's memory uses frames, or says why it may not", "[connector]") {
+  const Transport transport = GENERATE(Transport::automatic, Transport::shm);
+  const bool offers = GENERATE(true, false);
+  OneOfTwo rank{Rank{0}, transport};
+  const RankAddress at = rank.meet({.port = 1, .host = "127.0.0.1", .boot = boot_of_host(), .socket = "elrun-played"});
+  if (at.socket.empty()) return;  // the system does not tell its boot id
+  REQUIRE(rank.lanes != nullptr);
+  auto played = std::async(std::launch::async, [&] {
+    const auto lanes = Lanes::make(rank.place(1).membership, {Rank{0}, Rank{1}}).value();
+    PlayedDialer dialer{rank.place(1), at.socket};
+    return dialer.offer(offers ? lanes.get() : nullptr, 'n');
+  });
+  rank.connect();
+  CHECK(played.get() == (offers ? 'y' : 'n'));
+  if (transport == Transport::automatic) {
+    REQUIRE(rank.connected);
+    CHECK(rank.connected->transport == Transport::tcp);
+  } else {
+    REQUIRE(rank.failed);
+    CHECK(rank.failed->code == Code::not_permitted);
+    CHECK_THAT(rank.failed->what, Catch::Contains("rank 1 cannot be reached through shared memory") &&
+                                      Catch::Contains(offers ? "it could not map this rank's memory" : "it offers no memory"));
+  }
+}
 
 TEST_CASE("a peer that accepts connections and says nothing is said to be stopped or busy", "[connector]") {
   const Fd stopped = listen_on(resolve("127.0.0.1", 0).value().front()).value();

@@ -5,8 +5,12 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <string>
 
 #include "tests/support/catch.hpp"
 
@@ -27,6 +31,19 @@ TEST_CASE("a socket that has connected to itself has found nobody, and leaves th
   CHECK_FALSE(listen_on(own).ok());  // as long as it is there
   alone = Fd{};
   CHECK(listen_on(own).ok());
+}
+
+TEST_CASE("an address is told as tools of the system tell it", "[socket]") {
+  CHECK(to_string(resolve("127.0.0.1", 80).value().front()) == "127.0.0.1:80");
+  CHECK(to_string(resolve("::1", 80).value().front()) == "[::1]:80");
+  CHECK(to_string(unix_address("/run/agent").value()) == "/run/agent");
+  CHECK(to_string(SocketAddress{}).find('@') == std::string::npos);
+  SocketAddress abstract;  // its name has no end but that of the address
+  auto& un = reinterpret_cast<sockaddr_un&>(abstract.storage);
+  un.sun_family = AF_UNIX;
+  std::memcpy(un.sun_path + 1, "elrun-0f", 8);
+  abstract.size = offsetof(sockaddr_un, sun_path) + 1 + 8;
+  CHECK(to_string(abstract) == "@elrun-0f");
 }
 
 TEST_CASE("a socket that has connected to a listener of its own host has found it", "[socket]") {

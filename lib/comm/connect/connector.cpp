@@ -349,6 +349,8 @@ void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
     const auto attached = lanes_->attach(peer.rank, std::move(files[0]), Bytes{words.size}, std::move(files[1]), std::move(files[2]));
     if (attached.ok()) proved->mine = Verdict::usable;
     else peer.last_problem = attached.failure().what;
+  } else {
+    peer.last_problem = "it offers no memory; its own message says why";
   }
   asio::async_write(*proved->socket, asio::buffer(&proved->mine, 1), [this, proved, &peer](const ErrorCode& failed, std::size_t) {
     if (stopped_) return dismiss(proved);
@@ -358,6 +360,7 @@ void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
       if (cut) return give_up(proved, peer, "it closed the connection");
       if (states_.has_connected(peer.rank)) return dismiss(proved);
       const bool both = proved->mine == Verdict::usable && proved->theirs == Verdict::usable;
+      if (!both && proved->mine == Verdict::usable) peer.last_problem = "it could not map this rank's memory";
       peer.facts.same_network = Known::yes;
       peer.facts.memory = both ? Known::yes : Known::no;
       admit(peer, proved);

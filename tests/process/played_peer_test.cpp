@@ -144,6 +144,7 @@ TEST_CASE("a pair of which one cannot map the other's memory uses frames, or say
   });
   rank.connect();
   CHECK(played.get() == (offers ? 'y' : 'n'));
+  CHECK_FALSE(rank.lanes->attached(Rank{1}));  // no call looks for its bytes there
   if (transport == Transport::automatic) {
     REQUIRE(rank.connected);
     CHECK(rank.connected->transport == Transport::tcp);

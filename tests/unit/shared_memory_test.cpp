@@ -174,6 +174,32 @@ TEST_CASE("a region is attached only by a rank of its generation and world, once
   CHECK(attach(*lanes_of(now, 1, 2)).failure().code == Code::protocol);
 }
 
+TEST_CASE("nothing travels through memory to a peer that could not attach this rank, and no call waits for it", "[shared_memory]") {
+  const Generation generation{1, {{5, 6}}};
+  std::array<std::unique_ptr<Lanes>, 3> lanes;
+  for (std::uint32_t r = 0; r < 3; ++r) lanes[r] = Lanes::make({generation, Rank{r}, WorldSize{3}}, {Rank{0}, Rank{1}, Rank{2}}).value();
+  const auto attach = [&](std::uint32_t to, std::uint32_t from) {
+    const auto offer = lanes[from]->offer(Rank{to});
+    REQUIRE(lanes[to]->attach(Rank{from}, copy_of(offer.region), offer.size, copy_of(offer.doorbell), copy_of(offer.post)).ok());
+  };
+  attach(0, 1);  // and not the other way round
+  attach(0, 2);
+  attach(2, 0);
+  lanes[0]->forget(Rank{1});
+  CHECK_FALSE(lanes[0]->attached(Rank{1}));
+  CHECK(lanes[0]->attached(Rank{2}));
+  const std::vector<std::byte> data(1000, std::byte{4});
+  std::array<std::vector<std::byte>, 3> got;
+  std::vector<ReceiveList> receives(3);
+  for (std::uint32_t r = 0; r < 3; ++r) got[r].resize(1000), receives[r].push_back(got[r]);
+  const std::vector<SendList> sends(3, SendList{data}), to_first{{data}, {}, {}};
+  REQUIRE(lanes[2]->transfer(to_first, std::vector<ReceiveList>(3), {}, 60s).ok());
+  const auto result = lanes[0]->transfer(sends, receives, {}, 2s);
+  CHECK((result.ok() ? "" : message(result.failure())) == "");
+  CHECK(got[2] == data);
+  CHECK(got[1] != data);  // frames bring it
+}
+
 TEST_CASE("what a peer posted before it went counts; what it owes is missed at once", "[shared_memory]") {
   const Generation generation{1, {{5, 6}}};
   const std::vector<Rank> both{Rank{0}, Rank{1}};

@@ -360,7 +360,10 @@ void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
       if (cut) return give_up(proved, peer, "it closed the connection");
       if (states_.has_connected(peer.rank)) return dismiss(proved);
       const bool both = proved->mine == Verdict::usable && proved->theirs == Verdict::usable;
-      if (!both && proved->mine == Verdict::usable) peer.last_problem = "it could not map this rank's memory";
+      if (!both && proved->mine == Verdict::usable) {
+        peer.last_problem = "it could not map this rank's memory";
+        lanes_->forget(peer.rank);
+      }
       peer.facts.same_network = Known::yes;
       peer.facts.memory = both ? Known::yes : Known::no;
       admit(peer, proved);

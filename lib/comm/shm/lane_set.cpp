@@ -83,10 +83,20 @@ Result<void> LaneSet::attach(Rank whom, Fd region, Bytes size, Fd doorbell, Fd p
   PeerLane* const peer = find(whom);
   if (peer == nullptr) return Failure{Code::protocol, Remedy::abort_group, "shared memory that was not expected"};
   ELRUN_TRY(peer->attach(me_, index_of(me_.rank), local_.size(), std::move(region), size, std::move(doorbell), std::move(post)));
-  attached_.clear();  // in the order of peers_, whatever the order of attaching
+  list_attached();
+  return {};
+}
+
+void LaneSet::forget(Rank whom) {
+  if (PeerLane* const peer = find(whom)) peer->detach();
+  list_attached();
+}
+
+/// In the order of peers_, whatever the order of attaching.
+void LaneSet::list_attached() {
+  attached_.clear();
   for (PeerLane& each : peers_)
     if (each.is_attached()) attached_.push_back(&each);
-  return {};
 }
 
 Result<void> LaneSet::share(const std::shared_ptr<const void>& owner, const SharedMemory& memory) {

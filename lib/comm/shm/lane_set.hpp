@@ -45,6 +45,7 @@ class LaneSet {
   /// The peers that are attached. Each rank's list begins after itself, so that not all turn to the same peer first.
   [[nodiscard]] std::span<PeerLane* const> peers() const { return attached_; }
   Result<void> attach(Rank peer, Fd region, Bytes size, Fd doorbell, Fd post);
+  void forget(Rank peer);
   Result<void> share(const std::shared_ptr<const void>& owner, const SharedMemory& memory);
 
   // --- a call ---
@@ -92,6 +93,7 @@ class LaneSet {
 
  private:
   [[nodiscard]] std::size_t index_of(Rank rank) const;
+  void list_attached();
 
   const Membership me_;
   const std::vector<Rank> local_;

@@ -57,6 +57,8 @@ bool Lanes::attached(Rank peer) const {
   return lane != nullptr && lane->is_attached();
 }
 
+void Lanes::forget(Rank peer) { state_->set->forget(peer); }
+
 Result<void> Lanes::share(const SharedBuffer& buffer) { return state_->set->share(buffer.state_, buffer.state_->memory()); }
 
 void Lanes::lose(Rank peer) noexcept {

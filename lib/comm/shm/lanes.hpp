@@ -14,8 +14,8 @@
 
 namespace elrun::inline v0 {
 
-/// The region of one rank in one generation, and its view of its peers'. Calls come from one thread; `attach` before the
-/// first of them; `lose` and `end` from any thread.
+/// The region of one rank in one generation, and its view of its peers'. Calls come from one thread; `attach` and `forget` before
+/// the first of them; `lose` and `end` from any thread.
 ///
 /// A call fails with `peer_lost` when a peer that it needs was lost (what that peer had posted before still counts),
 /// `generation_over` after `end`, `deadline_passed`, or `protocol` when a peer makes another call. Then no other may
@@ -34,6 +34,8 @@ class Lanes {
   [[nodiscard]] Offer offer(Rank peer) const;
   Result<void> attach(Rank peer, Fd region, Bytes size, Fd doorbell, Fd post);
   [[nodiscard]] bool attached(Rank peer) const;
+  /// For a peer that could not attach this rank: nothing travels between the two through memory.
+  void forget(Rank peer);
 
   /// From now on what is sent out of `buffer` to attached peers is read in place by them.
   Result<void> share(const SharedBuffer& buffer);

@@ -34,6 +34,8 @@ class PeerLane {
   /// `index`: of this rank among the `local` ranks of the host. Everything that the peer says is checked.
   Result<void> attach(const Membership& me, std::size_t index, std::size_t local, Fd file, Bytes size, Fd doorbell, Fd post);
   [[nodiscard]] bool is_attached() const { return region_.is_attached(); }
+  /// Before the first call.
+  void detach() { region_ = {}, buffers_ = {}; }
 
   void lose() { lost_.store(true); }
   [[nodiscard]] bool is_lost() const { return lost_.load(); }

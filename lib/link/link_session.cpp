@@ -403,6 +403,7 @@ Result<std::unique_ptr<Session>> open_under_agent(const UnderAgent& place, Worke
 Result<std::unique_ptr<Session>> open_in_operators_job(const InOperatorsJob& place, WorkerKind kind, Deadline deadline) {
   Hello hello = hello_of(place.rank, place.world, kind);
   ELRUN_TRY_ASSIGN(hello.proof, proof_of(place));
+  random_bytes(std::as_writable_bytes(std::span{&hello.session, 1}));
   return open_link({std::move(hello), fmt::format("rank 0 at {}:{}", place.master_address, place.master_port), place}, deadline);
 }
 

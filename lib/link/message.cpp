@@ -247,6 +247,7 @@ void fields(C& c, M& m) {
   c.appended([&] { c.flag(m.says_ready); });
   c.appended([&] { c.flag(m.says_end); });
   c.appended([&] { c.text(m.proof, proof_max); });
+  c.appended([&] { c.number(m.session); });
 }
 template <class C, Is<Welcome> M>
 void fields(C& c, M& m) {

@@ -31,10 +31,11 @@ struct Hello {
   std::uint32_t rank = 0;  ///< RANK; under elrun also checked against the peer's credentials
   std::uint32_t world = 1;
   bool is_job = false;
-  bool stays = false;       ///< Its process can go on in the next generation.
-  bool says_ready = false;  ///< It says `ReadyForPlace`.
-  bool says_end = false;    ///< It says `JobOver` before its process ends well: one that ends with 0 otherwise has failed.
-  std::string proof;        ///< In an operator's job, of its token: a digest in hex; empty: it has none
+  bool stays = false;         ///< Its process can go on in the next generation.
+  bool says_ready = false;    ///< It says `ReadyForPlace`.
+  bool says_end = false;      ///< It says `JobOver` before its process ends well: one that ends with 0 otherwise has failed.
+  std::string proof;          ///< In an operator's job, of its token: a digest in hex; empty: it has none
+  std::uint64_t session = 0;  ///< In an operator's job, at random: who says the same on two connections is one worker. 0: it says none.
 };
 /// Why this worker cannot be talked to; nothing when it can.
 [[nodiscard]] std::optional<Failure> incompatible(const Hello& hello);

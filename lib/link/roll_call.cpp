@@ -26,7 +26,7 @@ std::string list_ranks(std::span<const Rank> ranks) {
   return text;
 }
 
-std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello) {
+std::optional<Failure> RollCall::unfit(const Hello& hello) const {
   if (auto failure = incompatible(hello)) return failure;
   if (!equal_constant_time(digest_of(hello.proof), digest_of(proof_)))
     return mistaken(Code::refused, fmt::format("rank {} {}: give all ranks the same ELRUN_RDZV_TOKEN_FILE, or none", hello.rank,
@@ -40,6 +40,17 @@ std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello) {
   if (hello.rank >= world_.value()) {
     return mistaken(Code::mismatch, fmt::format("rank {} is not below WORLD_SIZE={}", hello.rank, world_.value()));
   }
+  return {};
+}
+
+std::optional<RollCall::Visitor> RollCall::earlier_of(const Hello& hello) const {
+  if (complete_ || hello.session == 0 || unfit(hello)) return {};
+  const auto at = members_.find(Rank{hello.rank});
+  return at != members_.end() && at->second.session == hello.session ? std::optional{at->second.visitor} : std::nullopt;
+}
+
+std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello) {
+  if (auto failure = unfit(hello)) return failure;
   if (rank_of(visitor)) return mistaken(Code::protocol, fmt::format("rank {} said hello twice", hello.rank));
   if (const auto at = members_.find(Rank{hello.rank}); at != members_.end()) {
     return mistaken(Code::already_exists, fmt::format("two workers have RANK={}: process {} is here, process {} has come", hello.rank,
@@ -51,7 +62,7 @@ std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello) {
         fmt::format("rank {} comes too late: the world was complete and has lost it since; this job is not elastic, start it again",
                     hello.rank));
   }
-  members_.emplace(Rank{hello.rank}, Member{visitor, hello.pid});
+  members_.emplace(Rank{hello.rank}, Member{visitor, hello.pid, hello.session});
   ranks_.emplace(visitor, Rank{hello.rank});
   complete_ = members_.size() == world_.value();
   return {};

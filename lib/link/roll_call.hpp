@@ -25,6 +25,9 @@ class RollCall {
   using Visitor = std::uint64_t;  ///< Numbers a connection.
   /// `proof`: what each worker has to show in `Hello::proof`; empty: none has a token.
   explicit RollCall(WorldSize world, std::string proof = {}) : world_{world}, proof_{std::move(proof)} {}
+  /// The connection of a member that comes again, before the world is complete, on this new one: the other end has closed the earlier one, and this
+  /// end has not seen it yet. It has to `leave` before the new one arrives.
+  [[nodiscard]] std::optional<Visitor> earlier_of(const Hello& hello) const;
   /// Why this worker cannot be a member; nothing when it is one now.
   [[nodiscard]] std::optional<Failure> arrive(Visitor visitor, const Hello& hello);
   /// The visitor is gone. Its rank, when that is a loss.
@@ -35,10 +38,14 @@ class RollCall {
   struct Member {
     Visitor visitor;
     std::uint64_t pid;
+    std::uint64_t session;
   };
   [[nodiscard]] const std::map<Rank, Member>& members() const { return members_; }
 
  private:
+  /// Why no such worker can be a member, whoever is here.
+  [[nodiscard]] std::optional<Failure> unfit(const Hello& hello) const;
+
   WorldSize world_;
   std::string proof_;
   std::map<Rank, Member> members_;

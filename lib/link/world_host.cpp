@@ -55,6 +55,10 @@ void WorldHost::beat() {
 
 void WorldHost::on_message(WorkerServer::Connection from, const Message& message) {
   if (const auto* hello = std::get_if<Hello>(&message)) {
+    if (const auto earlier = roll_.earlier_of(*hello); earlier && *earlier != from) {
+      server_->close(*earlier);
+      on_closed(*earlier, {});
+    }
     if (auto failure = roll_.arrive(from, *hello)) {
       refused_(log_, clock_.now(), Level::warning, failure->what);
       server_->send(from, Refusal{std::move(*failure)});

@@ -445,6 +445,29 @@ TEST_CASE("connections that are not authenticated at rank 0's port hold little, 
     CHECK(first->wait() == 0);
     CHECK(second->wait() == 0);
   }
+  SECTION("a worker that comes again before its first connection has ended takes that one's place") {
+    const Program first{worker_program(), {}, operators_environment(0, 3, port)};
+    const ByteVector hello = encode(Hello{.pid = 1, .rank = 1, .world = 3, .session = 7});
+    const Fd before = open_connection();
+    CHECK(say(before, hello));
+    const Fd again = open_connection();
+    CHECK(say(again, hello));
+    CHECK(is_closed(before));
+    MessageReader reader;
+    ByteVector bytes(4096);
+    const auto next = [&]() -> std::optional<Message> {
+      for (pollfd heard{again.get(), POLLIN, 0}; ::poll(&heard, 1, 20000) == 1;) {
+        const auto got = ::recv(again.get(), bytes.data(), bytes.size(), 0);
+        if (got <= 0) return {};
+        reader.feed(ByteSpan{bytes}.first(static_cast<std::size_t>(got)));
+        if (auto message = reader.next(); !message.ok() || *message) return message.ok() ? *message : std::nullopt;
+      }
+      return {};
+    };
+    const auto said = next();
+    REQUIRE(said);
+    CHECK(std::holds_alternative<Alive>(*said));  // and no refusal
+  }
   SECTION("refused ones whose other ends stay open, more than there are places for") {
     const std::string token = "ELRUN_RDZV_TOKEN=nobody guesses this one";
     const auto first = worker(0, {token});

@@ -98,6 +98,25 @@ TEST_CASE("a world is complete when each of its ranks is there once", "[link]") 
     CHECK(!roll.arrive(5, hello(1, 3)));
     CHECK(roll.complete());
   }
+  SECTION("before it is complete a worker may come again although its earlier connection is not known to have ended") {
+    Hello again = hello(2, 3);
+    again.session = 7;
+    CHECK(!roll.earlier_of(again));  // another worker is here, whatever its process number
+    CHECK(!roll.leave(1));
+    CHECK(!roll.earlier_of(again));
+    CHECK(!roll.arrive(4, again));
+    CHECK(!roll.earlier_of(hello(2, 3)));  // says no session
+    Hello wrong = again;
+    wrong.proof = "abcd";
+    CHECK(!roll.earlier_of(wrong));
+    CHECK(roll.earlier_of(again) == RollCall::Visitor{4});
+    CHECK(roll.arrive(5, again));  // two of one rank are never members
+    CHECK(!roll.leave(4));
+    CHECK(!roll.arrive(5, again));
+    CHECK(roll.rank_of(5) == Rank{2});
+    CHECK(!roll.arrive(6, hello(1, 3)));
+    CHECK(!roll.earlier_of(again));  // it is complete: to come again is a loss
+  }
   SECTION("after that, leaving is a loss, and nobody comes any more") {
     CHECK(!roll.arrive(3, hello(1, 3)));
     CHECK(roll.complete());

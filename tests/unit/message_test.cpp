@@ -51,7 +51,10 @@ Message any_message(Rng& rng) {
                    rng.next(),
                    rng.chance(0.5),
                    rng.chance(0.5),
-                   rng.chance(0.5)};
+                   rng.chance(0.5),
+                   rng.chance(0.5),
+                   any_text(rng, 30),
+                   rng.next64()};
     case 1: {
       Place place;
       const std::uint32_t rank = rng.next() >> 1;

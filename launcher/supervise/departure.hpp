@@ -39,7 +39,11 @@ class Departure {
   }
   /// The Job saves a checkpoint because of `signal` or, as `why` says, of a notice; the grace ends at `gone_by`.
   void prepare(int signal, std::string why, Instant gone_by) { signal_ = signal, why_ = std::move(why), gone_by_ = gone_by; }
-  /// The signal for which the Job saves.
+  /// The workers get `signal`, for which `why` is the reason in words. Where the Job saved first, the signal and the reason of that stay.
+  void leave(int signal, std::string why) {
+    if (signal_ == 0) signal_ = signal, why_ = std::move(why);
+  }
+  /// The signal that asked this node to leave, or that a notice stands for; 0: none.
   [[nodiscard]] int signal() const { return signal_; }
   /// What asked this node to leave, in words.
   [[nodiscard]] const std::string& why() const { return why_; }

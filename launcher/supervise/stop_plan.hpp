@@ -32,6 +32,11 @@ class StopPlan {
   /// They are on their way already.
   void replace(AfterStop after) { after_ = std::move(after); }
   [[nodiscard]] bool rejoins() const { return after_.rejoin; }
+  /// The job is over, and a worker did not come to the end of its last work because of `signal`: the node does not end with 0, for nobody would look.
+  void cut_short(int signal, const std::string& asked_by) {
+    if (after_.finish.exit_code == 0) after_.finish.exit_code = 128 + signal;
+    if (after_.asked_by.empty()) after_.asked_by = asked_by;
+  }
   [[nodiscard]] Instant since() const { return since_; }
   [[nodiscard]] const std::optional<World>& revoked() const { return after_.revoked; }
   /// Only the good end of a job leaves alone what put itself into a session of its own.

@@ -142,6 +142,7 @@ class Supervisor {
   void ends_early(std::size_t worker, const WorkerEnded& e);
   void judge_early_end(std::size_t worker);
   void fails_while_it_stays(std::size_t worker);
+  void judge_last_work(std::size_t worker);
   void on_pending_ended(std::size_t worker);
   [[nodiscard]] bool is_own_failure(const Worker& w) const;
   void tell_of_failure(std::size_t worker);

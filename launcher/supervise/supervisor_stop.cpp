@@ -154,6 +154,7 @@ void Supervisor::prepare_to_leave(int signal, const std::string& why) {
 }
 
 void Supervisor::leave(int number, const std::string& why) {
+  departure_.leave(number, why);
   deadlines_.clear(Wait::leave);  // workers that are ending by themselves already are not stopped once more
   const bool stopping = phase_ == Phase::stopping;
   Instant kill_at = departure_.kill_at(now_, options_.timeouts.stop_grace);

@@ -52,6 +52,7 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
     if (is_own_failure(w)) fails_while_it_stays(i);
     if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stop_.since())) tell_of_failure(i);
     if (!e.ending.ok() && !w.signalled_to_end && job_.is_over()) say(Level::warning, after_the_end());
+    judge_last_work(i);
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
     return stop_if_done();
   }
@@ -71,6 +72,19 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   if (all_ended_well(view())) act(tell_done(view()));
   act(tell_starting(line_, view()));
   end_without_coordinator();
+}
+
+// The node was asked to leave. What a worker was doing by itself after the end of the job, such as an export, is not done: whoever starts nodes has to
+// hear of it, and may start another one. A worker that was killed before it knew of the end had no such work.
+void Supervisor::judge_last_work(std::size_t worker) {
+  const Worker& w = workers_[worker];
+  const bool waited_for_a_world = w.was_killed && !w.session.job_over;
+  if (!job_.is_over() || departure_.signal() == 0 || w.ending->ok() || !w.signalled_to_end || !w.in_world() || waited_for_a_world) return;
+  stop_.cut_short(departure_.signal(), departure_.why());
+  say(Level::warning,
+      fmt::format("{} ended by {} in its last work, because of {}. The job is done, but what its program does after that (an export) is "
+                  "not: this node ends with {}",
+                  workers_.name(worker), describe(w.ending.value()), departure_.why(), 128 + departure_.signal()));
 }
 
 bool Supervisor::is_own_failure(const Worker& w) const {

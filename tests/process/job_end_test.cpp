@@ -115,6 +115,19 @@ TEST_CASE("a second job in the same process runs without elrun, and is refused u
   CHECK(ended.says("ended by exit code 78 after the job was over"));
 }
 
+TEST_CASE("an agent that is asked to leave while a worker exports after the job's end does not end with 0", "[job_end][process]") {
+  std::vector<std::string> options = two;
+  options.insert(options.end(), {"--no_python", worker(), "5", "export", "1"});
+  Job job{{.arguments = std::move(options)}};
+  REQUIRE(job.line("exporting"));
+  job.signal(SIGTERM);
+  const Ended ended = finish(job);
+  INFO(ended.output);
+  CHECK(ended.code == 143);
+  CHECK(ended.says("ended by signal 15 (SIGTERM) in its last work, because of SIGTERM"));
+  CHECK_FALSE(ended.says("the job failed"));
+}
+
 TEST_CASE("job.stop() ends a job early, on all ranks, with the state of a plan that ends there", "[job_end][process]") {
   const std::string ten = run({}, {"10", "train"}).done();
   REQUIRE(ten.starts_with("done step=10 "));

@@ -14,6 +14,15 @@ TEST_CASE("the first signal lets a Job save, the second kills", "[departure]") {
   CHECK(departure.on_signal(true, false, false) == Departing::kill);
 }
 
+TEST_CASE("what asked a node first is what it leaves for", "[departure]") {
+  Departure departure;
+  CHECK(departure.signal() == 0);
+  departure.leave(2, "SIGINT");
+  departure.leave(15, "SIGTERM");
+  CHECK(departure.signal() == 2);
+  CHECK(departure.why() == "SIGINT");
+}
+
 TEST_CASE("workers that cannot save get the signal; while they end, a second one kills them", "[departure]") {
   Departure departure;
   CHECK(departure.on_signal(false, false, false) == Departing::leave);

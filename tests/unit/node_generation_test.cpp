@@ -160,6 +160,10 @@ TEST_CASE("a reason to finish replaces one to join again, and says what became o
   CHECK_FALSE(plan.ends_leftovers());  // the good end of a job
   CHECK(plan.since() == now);
   CHECK(plan.finish({}, true).after_signal.empty());
+  plan.cut_short(15, "SIGTERM");
+  CHECK(plan.ends_leftovers());
+  CHECK(plan.finish({}, true).exit_code == 143);
+  CHECK(plan.finish({}, true).after_signal == "SIGTERM: the job was done; no worker of it was running");
   plan.begin({.rejoin = false, .finish = {143, {}, false}, .asked_by = "SIGTERM"}, now + 1s);
   CHECK(plan.ends_leftovers());
   CHECK(plan.finish({}, false).after_signal == "SIGTERM: this node has left; no worker of it was running");

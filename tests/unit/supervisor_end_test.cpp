@@ -199,8 +199,53 @@ TEST_CASE("a worker that dies after the job was over is told of and counts for n
     node.on(SignalCame{SIGTERM});
     node.ended(0, {.signal = SIGTERM});
     CHECK(node.said.find("after the job was over") == node.said.npos);
-    CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 0");
+    CHECK(node.ended(1, {.signal = SIGKILL}).back() == "finish 143");
     CHECK(node.said.find("after the job was over") == node.said.npos);
+  }
+}
+
+TEST_CASE("a node that is asked to leave during its workers' last work ends with 0 only if they came to its end", "[supervisor]") {
+  Node node;
+  node.start(1, 2, true);
+  node.tell(10, JobOver{generation(1)});
+  node.tell(11, JobOver{generation(1)});
+  if (GENERATE(false, true)) node.hear(Verdict{});
+  const auto is_told = [&](const std::string& who, const std::string& how) {
+    return node.said.find(who + " (node ") != node.said.npos &&
+           node.said.find(" ended by " + how + " in its last work, because of ") != node.said.npos;
+  };
+  SECTION("they did") {
+    node.on(SignalCame{SIGTERM});
+    node.ended(0);
+    CHECK(node.ended(1).back() == "finish 0");
+    CHECK_FALSE(is_told("rank 1", "exit code 0"));
+  }
+  SECTION("one was cut short") {
+    node.ended(0);
+    CHECK(node.on(SignalCame{SIGINT}).back() == "signal 1 2");
+    CHECK(node.ended(1, {.signal = SIGINT}).back() == "finish 130");
+    CHECK(is_told("rank 1", "signal 2 (SIGINT)"));
+    CHECK(node.after_signal == "SIGINT: the job was done; 2 workers ended");
+  }
+  SECTION("one was killed, by a second signal or when the grace was over") {
+    node.on(SignalCame{SIGTERM});
+    if (GENERATE(false, true)) node.on(SignalCame{SIGTERM});
+    else node.wait(30s);
+    node.ended(0, {.signal = SIGKILL});
+    CHECK(is_told("rank 0", "signal 9 (SIGKILL)"));
+    CHECK(node.ended(1).back() == "finish 143");
+    CHECK(node.after_signal == "SIGTERM: the job was done; 1 worker ended, 1 worker killed");
+  }
+  SECTION("the notice of a preemption is such a question, too") {
+    node.on(NoticeCame{"x"});
+    node.ended(0, {.exit_code = 1});
+    CHECK(node.ended(1).back() == "finish 143");
+    CHECK(node.after_signal == "preempt notice (x): the job was done; 2 workers ended");
+  }
+  SECTION("one that had crashed before by itself does not count") {
+    node.ended(0, {.signal = SIGSEGV});
+    node.on(SignalCame{SIGTERM});
+    CHECK(node.ended(1).back() == "finish 0");
   }
 }
 

@@ -294,7 +294,15 @@ TEST_CASE("a worker that reports the job's end after its generation has ended is
   SECTION("a signal to this node ends its last work") {
     node.tell(10, JobOver{generation(1)});
     CHECK(node.on(SignalCame{SIGTERM}) == Words{"leave", "signal 1 9", "signal 0 15", "signal 1 15"});
-    CHECK(node.wait(30s) == Words{"signal 0 9", "signal 1 9"});
+    SECTION("it is told when that cut it short") {
+      node.ended(1, {.signal = SIGKILL});
+      CHECK(node.ended(0, {.signal = SIGTERM}).back() == "finish 143");
+    }
+    SECTION("a worker that waited for a world had none") {
+      node.ended(1, {.signal = SIGKILL});
+      CHECK(node.ended(0).back() == "finish 0");
+    }
+    SECTION("and it is killed after the grace") { CHECK(node.wait(30s) == Words{"signal 0 9", "signal 1 9"}); }
   }
 }
 

@@ -1,6 +1,7 @@
 // A small Job that ends as its test says: ending_worker STEPS HOW [STEP] [CHECKPOINTS]. HOW is one of: train; exit (std::exit(0) in a slot of
 // STEP), return (before STEP's slots), stop (job.stop() after STEP steps), stop_inside (in a slot of step STEP, and then, in the first generation, rank 0 dies),
-// look (never asks for a step), twice (another job in the same process), killed (rank STEP dies of SIGKILL in its last work, after the job's end was decided), slow (the worker of rank STEP takes 200 ms more for a slot). Slots take 5 ms.
+// look (never asks for a step), twice (another job in the same process), killed (rank STEP dies of SIGKILL in its last work, after the job's end was decided), export (rank STEP works for a minute more after
+// that), slow (the worker of rank STEP takes 200 ms more for a slot). Slots take 5 ms.
 
 #include <chrono>
 #include <csignal>
@@ -61,6 +62,12 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
     if (!r.decided) continue;
     job.print("step=" + std::to_string(r.step) + " world=" + std::to_string(r.world) + " ");
     if (how == "stop" && r.step == at) job.stop();
+  }
+  if (how == "export" && rank != nullptr && rank == std::to_string(at)) {
+    std::puts("exporting");
+    std::fflush(stdout);
+    std::this_thread::sleep_for(std::chrono::minutes{1});
+    std::puts("exported");
   }
   if (how == "killed" && rank != nullptr && rank == std::to_string(at)) std::raise(SIGKILL);
   job.print("done step=" + std::to_string(job.outcome().step) + " state=" + std::to_string(job.outcome().state_hash));

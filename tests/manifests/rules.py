@@ -25,10 +25,6 @@ class Tree:
         self.manifests, self.source, self.elrun = manifests, Path(source), elrun
         self.runtimes = {m.name: m for m in manifests if m.kind in ("ClusterTrainingRuntime", "TrainingRuntime")}
         self.pods = [pod for m in manifests for pod in pods_of(m, self.runtimes)]
-        table = (self.source / "launcher" / "README.md").read_text(encoding="utf-8").split("## Exit codes")[1].split("\n## ")[0]
-        # A container runs the agent: a code that only a subcommand gives ("of `elrun ckpt`: ...") is none of a pod's.
-        rows = re.findall(r"^\| ([0-9, ]+) \| (?!of `elrun )", table, re.M)
-        self.exit_codes = {int(code) for row in rows for code in row.split(", ")}
 
     def metric_exists(self, name):
         said = (self.source / "launcher" / "http" / "metrics.cpp").read_text(encoding="utf-8")
@@ -80,7 +76,10 @@ def failure_policy(manifest, tree):
             yield "podFailurePolicy: only with podReplacementPolicy Failed"
         rules = job["podFailurePolicy"].get("rules") or []
         for rule in rules:
-            yield from exit_code_rule(rule.get("onExitCodes") or {}, rule.get("action"), tree)
+            yield from exit_code_rule(rule.get("onExitCodes") or {}, rule.get("action"), job)
+        tried_again = [code for code in range(1, 128) if not any(ends_job(rule, code) for rule in rules)]
+        if tried_again:
+            yield f"podFailurePolicy: after {tried_again[0]} starting again does not help, be it the program's code or elrun's, and no rule ends the job"
         first = [condition.get("type") for rule in rules[:1] for condition in rule.get("onPodConditions") or []]
         if first != ["DisruptionTarget"] or rules[0].get("action") != "Ignore":
             yield "podFailurePolicy: the first rule ignores DisruptionTarget; else a drained node counts as a failure"
@@ -94,16 +93,23 @@ def success_policy(job):
             yield f"successPolicy: it ends pods that still work; without it all {completions} have to succeed"
 
 
-def exit_code_rule(codes, action, tree):
+def ends_job(rule, code):
+    codes = rule.get("onExitCodes") or {}
+    return rule.get("action") == "FailJob" and codes and (code in (codes.get("values") or [])) == (codes.get("operator") == "In")
+
+
+def exit_code_rule(codes, action, job):
     values = codes.get("values") or []
+    containers = (((job.get("template") or {}).get("spec") or {}).get("containers")) or []
+    # Of an init container that a network failure ends with 1 another pod can help.
+    if codes and codes.get("containerName") not in [container.get("name") for container in containers]:
+        yield f"podFailurePolicy: the codes are of a container, and containerName {codes.get('containerName')} is none"
     if values != sorted(set(values)):
         yield f"podFailurePolicy: the values {values} have to be sorted, each once"
     if 0 in values and codes.get("operator") == "In":
         yield "podFailurePolicy: 0 is no failure"
     for value in values:
-        if value and value not in tree.exit_codes:
-            yield f"podFailurePolicy: elrun has no exit code {value} that a pod could end with (launcher/README.md, Exit codes)"
-        if value >= 128 and action in ("FailJob", "FailIndex"):
+        if value >= 128 and action in ("FailJob", "FailIndex") and codes.get("operator") == "In":
             yield f"podFailurePolicy: after {value} starting again may help; {action} is for codes below 128"
 
 

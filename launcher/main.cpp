@@ -136,6 +136,7 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is an error of that write, no more
+  std::signal(SIGXFSZ, SIG_IGN);  // and so is a file at its limit (ulimit -f)
   std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the endings of workers away
   hold_ending_signals();
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);

@@ -431,13 +431,24 @@ TEST_CASE("files that take no more do not hold up the workers, and are told once
     for (const char* state : {"RENDEZVOUS", "START", "SUCCEEDED"}) CHECK(times(events, "status." + std::string{state}) >= 1);
     CHECK(times(job.output(), "--event-log") == 1);
   }
+  SECTION("the event log, at the limit of files: it ends no agent, and a worker that reaches it is ended as without elrun") {
+    TemporaryDirectory directory;
+    const std::string file = directory.path() + "/file", events = directory.path() + "/events";
+    Job job{{.arguments = {"-c", "ulimit -f 0; exec " + elrun + " --event-log " + events +
+                                     " --no_python /bin/sh -c 'head -c 9 /dev/zero > " + file + "; echo ended by $?'"},
+             .program = "/bin/sh"}};
+    CHECK(job.wait() == 0);
+    INFO(job.output());
+    CHECK(times(job.output(), "write --event-log " + events + ": ") == 1);
+    CHECK(job.says("ended by 153"));
+  }
   SECTION("the workers' files: what does not fit is on the console") {
     TemporaryDirectory logs;
     // A limit of 8 blocks per file, for every process: workers write into elrun's pipe. Each of 4 streams is longer.
     const std::string lines =
         "i=0; while [ $i -lt 300 ]; do echo out of $RANK, line $i................; echo err of $RANK, line $i................ >&2; i=$((i+1)); done";
-    Job job{{.arguments = {"-c", "ulimit -f 8; trap '' XFSZ; exec " + elrun + " --nproc_per_node 2 --tee 3 --log_dir " + logs.path() +
-                                     " --event-log " + logs.path() + "/events --no_python /bin/sh -c '" + lines + "'"},
+    Job job{{.arguments = {"-c", "ulimit -f 8; exec " + elrun + " --nproc_per_node 2 --tee 3 --log_dir " + logs.path() + " --event-log " +
+                                     logs.path() + "/events --no_python /bin/sh -c '" + lines + "'"},
              .program = "/bin/sh"}};
     CHECK(job.wait() == 0);
     INFO(job.output());

@@ -43,6 +43,7 @@ elrun_executable(launcher_worker SOURCES process/programs/launcher_worker.cpp LI
 set_target_properties(launcher_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 # One node needs no gRPC at run time, but its launcher links it; several nodes speak it.
 elrun_test(launcher_node_test SOURCES process/launcher_node_test.cpp PROGRAM process_tests LABELS process)
+elrun_test(log_files_test SOURCES process/log_files_test.cpp PROGRAM process_tests LABELS process)
 elrun_test(admin_endpoints_test SOURCES process/admin_endpoints_test.cpp LABELS process grpc TIMEOUT 300)
 elrun_test(launcher_nodes_test SOURCES process/launcher_nodes_test.cpp LABELS process grpc)
 elrun_test(hardening_test SOURCES process/hardening_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc TIMEOUT 300)
@@ -52,6 +53,7 @@ elrun_test(guard_test SOURCES process/guard_test.cpp LINK elrun::rendezvous_net 
 elrun_test(store_command_test SOURCES process/store_command_test.cpp LINK elrun::store_client LABELS process grpc)
 if(TARGET elrun_launcher)
 add_dependencies(launcher_node_test elrun_launcher launcher_worker)
+add_dependencies(log_files_test elrun_launcher)
 if(TARGET launcher_nodes_test)  # not under the thread sanitizer
 add_dependencies(launcher_nodes_test elrun_launcher launcher_worker)
 add_dependencies(access_process_test elrun_launcher launcher_worker)

@@ -114,8 +114,8 @@ void Output::Threads::run_console(Console& console) {
       console.news.wait(lock);
       continue;
     }
-    const std::uint64_t at = source->taken;
-    const std::size_t in_file = std::min<std::uint64_t>(source->written - at, chunk_bytes);
+    const std::int64_t at = static_cast<std::int64_t>(source->taken) - source->shift;
+    const std::size_t in_file = std::min<std::uint64_t>(source->written - source->taken, chunk_bytes);
     const bool full = source->memory.size() >= memory_bytes_max;
     const bool last = in_file == 0 && source->memory.empty();
     if (in_file == 0) bytes = std::exchange(source->memory, {});
@@ -127,7 +127,7 @@ void Output::Threads::run_console(Console& console) {
     if (last) console.sources.pop_back();
     console.busy = last;  // not idle before its last line is out
     lock.unlock();
-    if (in_file > 0) read_back(*source, at, in_file, bytes);
+    const bool is_whole = in_file == 0 || read_back(*source, at, in_file, bytes);
     shown.clear();
     filtered.clear();
     if (source->is_passed_on) shown.swap(bytes);
@@ -138,21 +138,44 @@ void Output::Threads::run_console(Console& console) {
     else ++console.moved;
     if (full) resume(source);
     lock.lock();
+    if (!is_whole) tell_cut(*source);
     console.busy = false;
   }
 }
 
-// What cannot be read back has been in the file all the same.
-void Output::Threads::read_back(const Source& source, std::uint64_t at, std::size_t size, std::string& bytes) {
+// What cannot be read back has been in the file all the same. False: some of it is not there any more.
+bool Output::Threads::read_back(const Source& source, std::int64_t at, std::size_t size, std::string& bytes) {
   bytes.resize(size);
   std::size_t done = 0;
   while (done < size) {
-    const ssize_t got = ::pread(source.file.get(), bytes.data() + done, size - done, static_cast<off_t>(at + done));
+    const ssize_t got = ::pread(source.file.get(), bytes.data() + done, size - done, at + static_cast<std::int64_t>(done));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;  // another program has truncated the file
     done += static_cast<std::size_t>(got);
   }
   bytes.resize(done);
+  return done == size;
+}
+
+// Under the console's mutex, as the next one.
+void Output::Threads::tell_cut(Source& source) {
+  if (std::exchange(source.cut_told, true)) return;
+  warn(fmt::format("another program has cut or extended {}: what the console had not shown of it by then is not shown",
+                   source.path.native()));
+}
+
+// `count` bytes more are in the file, and it ended with them at `end`. Where they do not follow those before them another program has cut the file
+// (`truncate`, logrotate's copytruncate), or has written to it. What comes from now on is found all the same.
+void Output::Threads::add_written(Console& console, Source& source, std::size_t count, std::int64_t end) {
+  const std::uint64_t before = source.written;
+  source.written += count;
+  const std::int64_t shift = static_cast<std::int64_t>(source.written) - end;
+  if (end < 0 || shift == source.shift) return;
+  source.shift = shift;
+  if (source.taken == before) return;
+  console.gone += before - source.taken;
+  source.taken = before;
+  tell_cut(source);
 }
 
 void Output::Threads::run_collector() {
@@ -208,13 +231,14 @@ bool Output::Threads::read_some(int pipe, std::string& buffer) {
                          message(from_errno(error, "write " + source.path.native()))));
     }
   }
+  const std::int64_t end = in_file > 0 ? ::lseek(source.file.get(), 0, SEEK_CUR) : -1;  // it was opened to append: a write leads to the end
   Console& console = *watched.console;
   bool full = false;
   {
     const std::lock_guard lock{console.mutex};
     if (source.seen || !source.is_passed_on) {  // else it is only remembered, and no console holds it up
       console.arrived += bytes.size();
-      source.written += in_file;
+      if (in_file > 0) add_written(console, source, in_file, end);
       source.memory += bytes.substr(in_file);
     }
     full = source.memory.size() >= memory_bytes_max;

@@ -44,6 +44,8 @@ struct Output::Source {
   // Under the console's mutex.
   std::uint64_t written = 0;  // bytes in the file
   std::uint64_t taken = 0;    // of these, how many went to the console
+  std::int64_t shift = 0;     // byte n of these is at n - shift in the file, which another program may have cut since
+  bool cut_told = false;      // that some of them were not there any more
   std::string memory;         // what did not get into the file
   std::string tail;           // the last bytes of all
   bool is_whole = true;       // the tail is all there was
@@ -93,7 +95,9 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
 
   void run_console(Console& console);
 
-  static void read_back(const Source& source, std::uint64_t at, std::size_t size, std::string& bytes);
+  static bool read_back(const Source& source, std::int64_t at, std::size_t size, std::string& bytes);
+
+  void tell_cut(Source& source);
 
   // --- the collector ---
 
@@ -108,6 +112,8 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
   void ask_collector(std::function<void(std::string&)> request);
 
   bool read_some(int pipe, std::string& buffer);
+
+  void add_written(Console& console, Source& source, std::size_t count, std::int64_t end);
 
   static void remember(Source& source, std::string_view bytes);
 

@@ -1,0 +1,81 @@
+// The files that elrun writes for its workers, and what becomes of the console when something happens to them.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/spawn.hpp"
+
+using namespace elrun::test;
+using std::chrono_literals::operator""ms;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class Condition>
+bool comes_true(Condition condition) {
+  for (int looks = 0; looks < 6000; ++looks) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return false;
+}
+
+fs::path found_in(const std::string& directory, const std::string& name) {
+  for (const auto& entry : fs::recursive_directory_iterator{directory})
+    if (entry.path().filename() == name) return entry.path();
+  return {};
+}
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in{file};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+}  // namespace
+
+TEST_CASE("a log that another program cuts short does not silence the console", "[log_files][process]") {
+  const TemporaryDirectory logs;
+  const auto waits_for = [&](const std::string& name) { return "while [ ! -e " + logs.path() + "/" + name + " ]; do sleep 0.01; done; "; };
+  const auto let = [&](const std::string& name) { std::ofstream{logs.path() + "/" + name}.put('.'); };
+  const std::string script =
+      "echo before the cut; " + waits_for("cut") + "echo after the cut; " + waits_for("extended") + "echo the last one";
+  Job job{{.arguments = {"--tee", "1", "--log_dir", logs.path(), "--no_python", "/bin/sh", "-c", script}}};
+  REQUIRE(job.line("before the cut"));
+  const fs::path file = found_in(logs.path(), "stdout.log");
+  REQUIRE(text_of(file) == "before the cut\n");
+  fs::resize_file(file, 0);
+  let("cut");
+  CHECK(job.line("after the cut"));
+  CHECK(text_of(file) == "after the cut\n");
+  std::ofstream{file, std::ios::app} << "of another program\n";
+  let("extended");
+  CHECK(job.line("the last one"));
+  CHECK(job.wait() == 0);
+  CHECK_FALSE(job.says("of another program"));
+  CHECK_FALSE(job.says("another program has cut"));  // nothing was lost
+}
+
+TEST_CASE("what a cut takes before the console has shown it is told of once", "[log_files][process]") {
+  const TemporaryDirectory logs;
+  const std::string here = logs.path() + "/";
+  // The console's pipe is full: nobody reads it until the file was cut.
+  const std::string script = "yes a line that the console is slow to show | head -c 4000000; echo > " + here + "written; while [ ! -e " +
+                             here + "cut ]; do sleep 0.01; done; echo after the cut";
+  Job job{{.arguments = {"--tee", "1", "--log_dir", logs.path(), "--no_python", "/bin/sh", "-c", script}}};
+  REQUIRE(comes_true([&] { return fs::exists(here + "written"); }));
+  const fs::path file = found_in(logs.path(), "stdout.log");
+  REQUIRE(comes_true([&] { return fs::file_size(file) == 4000000; }));
+  fs::resize_file(file, 0);
+  std::ofstream{here + "cut"}.put('.');
+  CHECK(job.line("after the cut"));
+  CHECK(job.wait() == 0);
+  const auto told = job.output().find("another program has cut or extended " + file.native());
+  REQUIRE(told != std::string::npos);
+  CHECK(job.output().find("another program has cut", told + 1) == std::string::npos);
+}

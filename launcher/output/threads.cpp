@@ -116,7 +116,7 @@ void Output::Threads::run_console(Console& console) {
     }
     const std::int64_t at = static_cast<std::int64_t>(source->taken) - source->shift;
     const std::size_t in_file = std::min<std::uint64_t>(source->written - source->taken, chunk_bytes);
-    const bool full = source->memory.size() >= memory_bytes_max;
+    const bool makes_room = in_file == 0 && source->memory.size() >= memory_bytes_max;
     const bool last = in_file == 0 && source->memory.empty();
     if (in_file == 0) bytes = std::exchange(source->memory, {});
     else source->taken += in_file;
@@ -136,7 +136,7 @@ void Output::Threads::run_console(Console& console) {
     if (source->filtered && !filtered.empty()) write_all(source->filtered->get(), filtered);
     if (source->seen) show(console, shown);
     else ++console.moved;
-    if (full) resume(source);
+    if (makes_room) resume(source);
     lock.lock();
     if (!is_whole) tell_cut(*source);
     console.busy = false;

@@ -79,3 +79,29 @@ TEST_CASE("what a cut takes before the console has shown it is told of once", "[
   REQUIRE(told != std::string::npos);
   CHECK(job.output().find("another program has cut", told + 1) == std::string::npos);
 }
+
+TEST_CASE("where a file takes no more, memory does not grow while the console shows what is in it", "[log_files][process]") {
+  const TemporaryDirectory logs;
+  constexpr long in_file = 16 << 20, read = 12 << 20, line_bytes = 101, memory = 6 << 10;  // KiB: what a stream may hold, and some more
+  Job job{{.arguments = {"-c", "ulimit -f " + std::to_string(in_file / 512) + "; exec " + program_path("elrun") + " --tee 1 --log_dir " +
+                                   logs.path() + " --no_python seq -f %0100.0f 400000"},
+           .program = "/bin/sh"}};
+  const auto most_memory = [&] {
+    const std::string status = text_of("/proc/" + std::to_string(job.pid()) + "/status");
+    const auto at = status.find("VmHWM:");
+    return at == std::string::npos ? 0 : std::strtol(status.c_str() + at + 6, nullptr, 10);
+  };
+  // Nobody reads the console until the file is full.
+  REQUIRE(comes_true([&] {
+    const fs::path file = found_in(logs.path(), "stdout.log");
+    return !file.empty() && fs::file_size(file) == in_file;
+  }));
+  const auto before = most_memory();
+  REQUIRE(before > 0);
+  for (long shown = 1 << 20; shown <= read; shown += 1 << 20) {
+    std::string number = std::to_string(shown / line_bytes);
+    REQUIRE(job.line(number.insert(0, 100 - number.size(), '0')));
+    std::this_thread::sleep_for(20ms);  // a slow console: meanwhile the worker could write more
+  }
+  CHECK(most_memory() - before < memory);
+}

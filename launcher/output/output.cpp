@@ -88,6 +88,7 @@ Result<std::unique_ptr<Output>> Output::start(asio::io_context& loop, Setting se
   }
   std::error_code error;
   std::filesystem::create_directories(place, error);
+  if (error) return from_errno(error.value(), fmt::format("make {}, the directory for logs (--log_dir)", place.native()));
   place = std::filesystem::absolute(place, error);  // workers may change their directory
   std::string run = (place / log_directory_name(setting.run, "XXXXXX")).native();
   if (::mkdtemp(run.data()) == nullptr) return from_errno(errno, fmt::format("make {}, the directory of this run's logs (--log_dir)", run));

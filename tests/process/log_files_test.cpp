@@ -105,3 +105,12 @@ TEST_CASE("where a file takes no more, memory does not grow while the console sh
   }
   CHECK(most_memory() - before < memory);
 }
+
+TEST_CASE("the place of logs that cannot be made is told of by what kept it from that", "[log_files][process]") {
+  // Not even root makes a directory in /sys. Of the one in it the system would only say that there is no such directory.
+  Job job{{.arguments = {"--tee", "1", "--log_dir", "/sys/elrun/logs", "--no_python", "/bin/true"}}};
+  CHECK(job.wait() == 78);
+  INFO(job.output());
+  CHECK(job.says("make /sys/elrun/logs, the directory for logs (--log_dir): "));
+  CHECK_FALSE(job.says("No such file"));
+}

@@ -2,6 +2,7 @@
 #include "launcher/commands/drain.hpp"
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,6 +26,15 @@ namespace {
 
 constexpr Duration answer_timeout = 5s;  // of each agent, however short the time to leave is: an answer takes it longer on a busy machine
 
+// The process that listens there, by its number here: 0 for one of another container, whose own number may be anybody's here.
+std::optional<std::int64_t> listener_at(const SocketAddress& where) {
+  const auto socket = connect_begin(where);
+  ucred who{};
+  socklen_t size = sizeof who;
+  if (!socket.ok() || ::getsockopt(socket->get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return {};
+  return who.pid;
+}
+
 std::string named(const AgentAnswer& agent) { return fmt::format("agent {} (run {}, node {})", agent.pid, agent.run, agent.node); }
 
 struct Leaving {
@@ -46,6 +56,11 @@ class Drain {
     if (reply->status != 200 || !agent) return fail(fmt::format("{} is no agent of elrun", to_string(where)));
     const auto processes = processes_in(reply->body);
     if (options_.pid && std::find(processes.begin(), processes.end(), *options_.pid) == processes.end()) return;
+    const auto listener = listener_at(where);
+    if (!listener) return;  // it has gone since
+    if (*listener != agent->pid)
+      return say(
+          fmt::format("{} runs in another container, and is not asked to leave: `elrun drain` in that container asks it", named(*agent)));
     found_ = true;
     Fd process{static_cast<int>(::syscall(SYS_pidfd_open, agent->pid, 0))};
     const int error = errno;

@@ -73,6 +73,27 @@ TEST_CASE("a shell that is process 1 and swallows SIGTERM is told of, and one th
   CHECK_FALSE(container("trap : TERM; " + elrun + "; exit $?").says("process 1 of this container"));
 }
 
+TEST_CASE("the agent of another container is not asked by its number there, which is another process's here", "[drain][process]") {
+  const Place place;
+  const auto stranger = start("/bin/sleep", {"600"}, {});
+  // Its own number is the stranger's here.
+  const std::string script = "echo " + std::to_string(stranger->pid() - 1) + " > /proc/sys/kernel/ns_last_pid || exit 1; " +
+                             program_path("elrun") + " --no_python /bin/sh -c 'echo started; exec sleep 600' & wait";
+  const auto container =
+      start("/usr/bin/unshare", {"--pid", "--fork", "--mount-proc", "--kill-child=KILL", "/bin/sh", "-c", script}, place.environment());
+  if (!container->line("started")) {
+    std::printf("SKIPPED: no process namespaces here, or none whose numbers can be chosen\n");
+    return;
+  }
+  const Ended drained = place.drain();
+  INFO(drained.output);
+  CHECK(drained.says("agent " + std::to_string(stranger->pid()) + " (run "));
+  CHECK(drained.says("runs in another container, and is not asked to leave"));
+  CHECK(drained.says("no agent of this user runs on this machine"));
+  CHECK(drained.code == 69);
+  CHECK(stranger->wait(0ms) == -1);
+}
+
 TEST_CASE("an agent that is leaving already is waited for, and not asked again: that would kill its workers", "[drain][process]") {
   const Place place;
   const std::string end = place.directory.path() + "/end";

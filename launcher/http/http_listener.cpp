@@ -38,6 +38,7 @@ bool is_done_at_once(int socket, const HttpListener::Answer& answer, std::string
     const ssize_t size = ::recv(socket, chunk.data(), chunk.size(), 0);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && errno == EAGAIN) break;
+    if (size == 0 && !head.empty()) break;  // it has said all that it wants to say, and may wait for the answer
     if (size <= 0) return true;
     head.append(chunk.data(), static_cast<std::size_t>(size));
     if (head.size() > http_request_max.value()) return false;

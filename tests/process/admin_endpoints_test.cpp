@@ -101,6 +101,21 @@ TEST_CASE("an agent is ready as soon as it listens, also where the name at which
   for (const char* path : {"/readyz", "/livez"}) CHECK(http_get(port, path).starts_with("HTTP/1.1 200 OK\r\n"));
 }
 
+TEST_CASE("a probe that says at once that it has no more to say gets its answer", "[admin][process]") {
+  TemporaryDirectory directory;
+  Agent agent{directory};
+  agent.job.signal(SIGSTOP);  // all of it has come by the time the agent takes the connection in
+  const Visitor visitor{agent.port};
+  REQUIRE(visitor.connected());
+  visitor.say("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const Visitor cut_off{agent.port};
+  cut_off.say("GET /livez HTTP/1.1\r\n");
+  for (const Visitor* one : {&visitor, &cut_off}) one->says_no_more();
+  agent.job.signal(SIGCONT);
+  CHECK(visitor.hear().starts_with("HTTP/1.1 200 OK\r\n"));
+  CHECK(cut_off.hear() == "closed");
+}
+
 TEST_CASE("a probe is answered in a flood of connections", "[admin][process]") {
   TemporaryDirectory directory;
   Agent agent{directory};

@@ -34,6 +34,7 @@ class Visitor {
   }
   [[nodiscard]] bool connected() const { return connected_; }
   void say(std::string_view text) const { (void)!::send(socket_, text.data(), text.size(), MSG_NOSIGNAL); }
+  void says_no_more() const { ::shutdown(socket_, SHUT_WR); }
   /// All that comes until the other end closes; nothing when it does not within `wait`.
   [[nodiscard]] std::string hear(std::chrono::milliseconds wait = std::chrono::seconds{60}) const {
     const auto until = std::chrono::steady_clock::now() + wait;

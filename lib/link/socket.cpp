@@ -120,9 +120,11 @@ Failure name_does_not_resolve(const std::string& host, const char* why) {
 
 Result<Fd> listen_on(const SocketAddress& address, NotOwn not_own) {
   ELRUN_TRY_ASSIGN(Fd fd, new_socket(address.family()));
-  const int on = 1;
+  const int on = 1, off = 0;
   // A port whose last owner has just gone may be taken again; one that is served may not.
   if (address.family() != AF_UNIX) (void)setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  // All addresses are both kinds, also where the machine (net.ipv6.bindv6only) says otherwise of programs that do not say it.
+  if (address.family() == AF_INET6) (void)setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   const auto bound = [&](const SocketAddress& to) { return ::bind(fd.get(), raw(to), to.size) == 0; };
   const auto bound_to_any = [&] { return not_own == NotOwn::any_of_it && errno == EADDRNOTAVAIL && bound(any_like(address)); };
   if (!(bound(address) || bound_to_any()) || ::listen(fd.get(), backlog) != 0) {

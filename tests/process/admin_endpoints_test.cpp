@@ -1,5 +1,6 @@
 // What a real agent tells at its admin endpoints, and what nobody can do to it there.
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
@@ -114,6 +115,27 @@ TEST_CASE("a probe that says at once that it has no more to say gets its answer"
   agent.job.signal(SIGCONT);
   CHECK(visitor.hear().starts_with("HTTP/1.1 200 OK\r\n"));
   CHECK(cut_off.hear() == "closed");
+}
+
+TEST_CASE("without a host the health port is open to both kinds of addresses, whatever net.ipv6.bindv6only says", "[admin][process]") {
+  // In a network namespace, which needs rights that not every machine gives.
+  const auto in_namespace = [](const std::string& script) {
+    return Job::Setting{.arguments = {"--net", "/bin/sh", "-c", "ip link set lo up && echo 1 > /proc/sys/net/ipv6/bindv6only && " + script},
+                        .program = "/usr/bin/unshare"};
+  };
+  if (Job{in_namespace("true")}.wait() != 0) {
+    std::printf("SKIPPED: no network namespaces here, or no IPv6\n");
+    return;
+  }
+  const std::string elrun = program_path("elrun");
+  const auto asks = [&](const std::string& host) {
+    return elrun + " status --endpoint " + host + ":29401 >/dev/null && echo seen at " + host + "; ";
+  };
+  Job job{in_namespace("exec " + elrun + " --health_port 29401 --no_python /bin/sh -c '" + asks("127.0.0.1") + asks("[::1]") + "true'")};
+  CHECK(job.wait() == 0);
+  INFO(job.output());
+  CHECK(job.says("seen at 127.0.0.1"));
+  CHECK(job.says("seen at [::1]"));
 }
 
 TEST_CASE("a probe is answered in a flood of connections", "[admin][process]") {

@@ -1,6 +1,9 @@
 #include "launcher/process/worker_processes.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <utility>
 
@@ -60,7 +63,7 @@ void WorkerProcesses::start(const Spawn& spawn) {
   exit_watch_.clear(rank);
   // One attempt has the files of one process of each worker.
   if (std::exchange(attempt_.generation, spawn.world.generation) != spawn.world.generation || attempt_.workers.contains(rank))
-    output_->begin_attempt(), attempt_.workers.clear();
+    output_->begin_attempt(), attempt_.workers.clear(), tell_loss_of_directory();
   attempt_.workers.insert(rank);
   const Rank placed{spawn.world.seat.base_rank + spawn.place};
   const Path error_file = output_->error_file(rank);
@@ -97,6 +100,15 @@ void WorkerProcesses::start(const Spawn& spawn) {
   feed_(WorkerStarted{rank, (*child)->pid()});
   if (agent.options.hang_timeout > Duration{0} && agent.options.hang_sign == HangSign::output) watch_output();
   children_.insert_or_assign(rank, std::move(*child));
+}
+
+// The workers that run have their connections. One that starts only says that it cannot connect.
+void WorkerProcesses::tell_loss_of_directory() const {
+  if (::access(setting_.socket.c_str(), F_OK) == 0 || errno != ENOENT) return;
+  log_.error(
+      fmt::format("{} was removed: workers that start from now on cannot reach this agent. systemd-logind removes $XDG_RUNTIME_DIR at the "
+                  "user's last logout: start elrun with XDG_RUNTIME_DIR unset, or `loginctl enable-linger` first",
+                  setting_.agent.directory.native()));
 }
 
 void WorkerProcesses::ended(LocalRank worker, Ending ending, std::int64_t ended_ns) {

@@ -70,6 +70,7 @@ class WorkerProcesses {
   void end_orphans_of(LocalRank worker);
   void end_orphans(const Orphans::Fate& fate);
   void watch_output();
+  void tell_loss_of_directory() const;
   [[nodiscard]] bool is_known(pid_t pid) const;
 
   boost::asio::io_context& loop_;

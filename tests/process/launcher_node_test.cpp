@@ -295,6 +295,19 @@ TEST_CASE("a job whose guard was killed goes on, restarts included, and says so"
   CHECK(node.job.wait() == 143);
 }
 
+TEST_CASE("an agent whose directory was removed says so when a worker is to start", "[launcher][process]") {
+  Node node{{"--nproc_per_node", "2", "--max_restarts", "1"}, {"job", "wait"}};
+  const auto line = node.job.line("ready rank=1");
+  REQUIRE(line);
+  const auto names = node.directory.names();
+  REQUIRE(names.size() == 1);
+  const std::string own = node.directory.path() + "/" + names.front();
+  std::filesystem::remove_all(own);
+  ::kill(static_cast<pid_t>(number_after(*line, "pid")), SIGKILL);
+  CHECK(node.job.line(own + " was removed: workers that start from now on cannot reach this agent"));
+  CHECK(node.job.wait() != 0);
+}
+
 TEST_CASE("programs that use libelrun's session", "[launcher][process]") {
   SECTION("meet, finish, and the job is done") {
     Node node{{"--nproc_per_node", "3"}, {"job"}};

@@ -135,6 +135,12 @@ ByteVector encode(const SlotRecord& record) {
   return out.take();
 }
 
+std::uint64_t bytes_in_record(std::span<const Aux> aux) {
+  std::uint64_t bytes = 0;
+  for (const Aux& a : aux) bytes += 2 * sizeof(std::uint32_t) + a.name.size() + a.bytes.size();
+  return bytes;
+}
+
 Result<SlotRecord> decode_slot_record(ByteSpan bytes, std::uint64_t data_bytes) {
   ByteReader in{bytes};
   ELRUN_TRY_ASSIGN(RunRecord run, decode_run(in.get_bytes(slot_record_bytes_max), "the record of a staging slot"));

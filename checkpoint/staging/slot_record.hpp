@@ -84,6 +84,8 @@ struct SlotRecord {
   friend bool operator==(const SlotRecord&, const SlotRecord&) = default;
 };
 [[nodiscard]] ByteVector encode(const SlotRecord& record);
+/// What this host state adds to a record.
+[[nodiscard]] std::uint64_t bytes_in_record(std::span<const Aux> aux);
 [[nodiscard]] Result<SlotRecord> decode_slot_record(ByteSpan record, std::uint64_t data_bytes);
 
 /// Where each fragment goes, and how many bytes that takes in all.

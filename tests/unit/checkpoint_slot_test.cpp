@@ -225,6 +225,15 @@ TEST_CASE("a slot's record is read as it was written, and nothing of it is taken
   for (std::size_t cut = 0; cut < bytes.size(); cut += 7) CHECK(!decode_slot_record(ByteSpan{bytes}.first(cut), 4096).ok());
 }
 
+TEST_CASE("what host state adds to a record is known before it is written", "[checkpoint][slot]") {
+  SlotRecord record;
+  record.directory = "/root";
+  record.aux.clear();
+  const std::size_t without = encode(record).size();
+  record.aux = {{"elrun.step", {}}, {"state.history", std::vector<std::byte>(12'345)}};
+  CHECK(encode(record).size() == without + bytes_in_record(record.aux));
+}
+
 TEST_CASE("a slot's head names only bytes inside of it, and matches its checksum", "[checkpoint][slot]") {
   const SlotPrefix good{SlotState::filling, 7, 1000, 8192, 4000, {{3, {{1, 2}}}, 5}};
   ByteVector page = encode(good);

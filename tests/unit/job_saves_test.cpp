@@ -532,6 +532,38 @@ TEST_CASE("memory for slots is taken when the slots of workers that died are fre
   CHECK(member.saves.saved_step() != 3);  // handed over
 }
 
+TEST_CASE("host state of megabytes is saved aside as well, also where it has grown since the slot was made", "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  const auto of = [](std::size_t bytes) { return std::vector<Aux>{{"elrun.step", {}}, {"state.history", std::vector<std::byte>(bytes)}}; };
+  const std::uint64_t known = GENERATE(std::uint64_t{0}, std::uint64_t{2'000'000});
+  CAPTURE(known);
+  Saving member{files, 1, {.directory = "/root", .every = 3, .async = true}, writer.path, JobSaves::Then::saves, known};
+  std::uint64_t step = 0;
+  for (const std::size_t bytes : {2'000'000, 3'200'000, 64'000'000}) {
+    CAPTURE(bytes);
+    member.saves.save(++step, of(bytes));
+    member.saves.finish_copy();
+    member.saves.hear();
+    CHECK(member.session.failed_saves.empty());
+    if (step > 1) REQUIRE(writer.has_lost_its_worker());  // for a larger slot
+    writer.accept();
+    while (writer.hear() != SlotWord::sealed) {
+    }
+    CHECK(writer.slot->record(SlotState::sealed).value().aux == of(bytes));
+    writer.say(SaveOutcome{1, step, {}, Failure{Code::no_space, Remedy::retry, "full"}});
+    member.saves.hear();
+    member.session.failed_saves.clear();
+  }
+}
+
+TEST_CASE("the memory of a slot is asked for with the host state that is known", "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3, .async = true}, writer.path, JobSaves::Then::saves, ~std::uint64_t{0} / 8};
+  CHECK(member.said("of memory for them and has"));
+}
+
 TEST_CASE("a bound on bytes per second with which no save can be over in time is said, and no other", "[job_saves]") {
   Writer writer;
   FaultyFiles files;

@@ -247,9 +247,9 @@ TEST_CASE("a failed save is reported once per generation, because a new member h
               HostFragments{state.to_load(), host_memory()},
               0};
   AsyncSaves async{host, world};
-  async.open(saves);
+  async.open(saves, 0);
   async.take_memory();
-  REQUIRE(async.agree(true).possible);
+  REQUIRE(async.agree_to_begin({}).possible);
   writer.accept();
   CHECK(writer.hear() == SlotWord::slot);
   const auto state_of_slot = [&] { return writer.slot->prefix().value().state; };
@@ -258,27 +258,27 @@ TEST_CASE("a failed save is reported once per generation, because a new member h
   async.withdraw();
   CHECK(state_of_slot() == SlotState::empty);
   const auto broken = [&] { return session.store().num_keys(broken_promise_key, Deadline::after(clock.now(), 1s)).value(); };
-  async.open(saves);
+  async.open(saves, 0);
   CHECK(broken() == 0);
   async.take_memory();
-  REQUIRE(async.agree(true).possible);
-  async.open(saves);  // the generation ended here, and others may have begun
+  REQUIRE(async.agree_to_begin({}).possible);
+  async.open(saves, 0);  // the generation ended here, and others may have begun
   CHECK(broken() == 1);
   CHECK(state_of_slot() == SlotState::empty);
   async.take_memory();
-  REQUIRE(async.agree(true).possible);
+  REQUIRE(async.agree_to_begin({}).possible);
   REQUIRE(saves.claim(10).ok());
   const auto fails = [&] {
     async.begin(saves, 10, {});
     async.finish_copy();
     writer.say(SaveOutcome{1, 10, {}, Failure{Code::io, Remedy::retry, "a bad sector"}});
     REQUIRE(async.hear(Deadline::after(clock.now(), 10s)));
-    return async.agree(false).failed.has_value();
+    return async.agree().failed.has_value();
   };
   CHECK(fails());
-  CHECK_FALSE(async.agree(false).failed);
+  CHECK_FALSE(async.agree().failed);
   CHECK_FALSE(fails());  // another rank says the same later
-  async.open(saves);
+  async.open(saves, 0);
   async.take_memory();
   CHECK(fails());
 }

@@ -19,12 +19,13 @@ namespace elrun::test {
 /// A member alone in its world, with a state to save, on a storage that several can share.
 struct Saving {
   Saving(FaultyFiles& storage, std::uint64_t generation, CheckpointOptions options, Path writer = {},
-         JobSaves::Then then = JobSaves::Then::saves)
+         JobSaves::Then then = JobSaves::Then::saves, std::uint64_t host_bytes = 0)
       : files{storage}, number{generation}, ckptd{std::move(writer)} {
     state.plan_world(shards, 0, Space::gradients);
     state.allocate(shards.cuts[0]);
     saves.configure(options);
-    saves.open(saver(), HostFragments{state.to_save(shards, 0), host_memory()}, HostFragments{state.to_load(), host_memory()}, then);
+    saves.open(saver(), HostFragments{state.to_save(shards, 0), host_memory()}, HostFragments{state.to_load(), host_memory()}, host_bytes,
+               then);
   }
   [[nodiscard]] Saver saver() const {
     return {"test",           session.place().membership.generation,

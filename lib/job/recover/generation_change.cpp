@@ -213,7 +213,7 @@ void GenerationChange::open_saves(JobSaves::Then then) {
       saver(),
       HostFragments{slices_to_write(job_.state.to_save(job_.shards.map, job_.world.rank()), job_.world.rank(), job_.world.size()),
                     job_.state.memory()},
-      HostFragments{job_.state.to_load(), job_.state.memory()}, then);
+      HostFragments{job_.state.to_load(), job_.state.memory()}, job_.variables.bytes(), then);
 }
 
 /// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.

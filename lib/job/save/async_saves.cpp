@@ -19,7 +19,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint64_t record_slack = 1u << 20;     // a record grows with host state and with each checkpoint of the timeline
+constexpr std::uint64_t record_slack = 1u << 20;     // a record grows with each checkpoint of the timeline
 constexpr std::uint64_t slow_storage = 250'000'000;  // bytes per second, for a stall that is predicted
 constexpr Duration word_wait = 1s;                   // for the store to take a word about a part that will not come
 constexpr Duration others_wait = 70s;                // a little longer than ckptd gives a save whose generation is over
@@ -39,13 +39,22 @@ struct NodeMemory {
 
 }  // namespace
 
-Result<void> AsyncSaves::make_room(const Saves& saves) {
-  const std::uint64_t record = encode(saves.slot_record(0, {})).size();
-  return staging_.make_room(record + record / 4 + record_slack, layout_.data_bytes);
+std::uint64_t AsyncSaves::record_bytes() const {
+  SlotRecord record = saves_->slot_record(0, {});
+  record.fragments = layout_.fragments;
+  return encode(record).size() + (world_.leads() ? host_bytes_ : 0);
 }
 
-void AsyncSaves::open(const Saves& saves) {
+std::uint64_t AsyncSaves::record_room() const {
+  const std::uint64_t record = record_bytes();
+  return record + record / 4 + record_slack;
+}
+
+bool AsyncSaves::has_room() const { return staging_.has_room(record_bytes() + record_slack / 2, layout_.data_bytes); }
+
+void AsyncSaves::open(const Saves& saves, std::uint64_t host_bytes) {
   saves_ = &saves;
+  host_bytes_ = host_bytes;
   heard_.reset(), failed_to_begin_.reset();
   acted_fence_ = 0, acted_step_ = ~std::uint64_t{0};  // a member that is new has acted on nothing, and all have to act alike
   is_on_ = false;
@@ -57,13 +66,11 @@ void AsyncSaves::open(const Saves& saves) {
 }
 
 void AsyncSaves::take_memory() {
-  const SlotRecord example = saves_->slot_record(0, {});
-  const std::uint64_t record = encode(example).size();
-  const bool needs_memory = !staging_.has_room(record + record_slack / 2, layout_.data_bytes);
+  const bool needs_memory = !has_room();
   ByteWriter mine;
   mine.put(std::uint8_t{staging_.has_writer()});
   mine.put_text(host_.session.place().node.value());
-  mine.put(needs_memory ? layout_.data_bytes + record + record_slack : std::uint64_t{0});
+  mine.put(needs_memory ? layout_.data_bytes + record_room() : std::uint64_t{0});
   mine.put(memory_left(read_text) + (needs_memory ? staging_.bytes() : 0));
   mine.put(layout_.data_bytes);
   bool have_writers = true;
@@ -95,14 +102,15 @@ void AsyncSaves::take_memory() {
         why, for_people(Duration{1s} * (1 + all_bytes / slow_storage))));
   }
   constexpr auto seconds = static_cast<std::uint64_t>(save_deadline / 1s);
-  const std::uint64_t rate = example.rate;  // any number
+  const std::uint64_t rate = saves_->slot_record(0, {}).rate;  // any number
   const auto slow = std::find_if(nodes.begin(), nodes.end(), [&](const auto& n) { return n.second.saved / seconds >= rate; });
   if (world_.leads() && is_on_ && rate > 0 && slow != nodes.end())
     host_.log.warning(fmt::format(
         "no asynchronous save can be over in time: node {} has {} to save, and checkpoint.rate is {} per second, which makes {} in the {} that a save has",
         slow->first, human_bytes(slow->second.saved), human_bytes(rate), human_bytes(rate * seconds), for_people(save_deadline)));
   if (!is_on_ || !needs_memory || staging_.is_busy()) return;  // a rank that is busy takes it later
-  if (const auto made = make_room(*saves_); !made.ok()) host_.log.warning("saves block: " + message(made.failure()));
+  if (const auto made = staging_.make_room(record_room(), layout_.data_bytes); !made.ok())
+    host_.log.warning("saves block: " + message(made.failure()));
 }
 
 std::optional<SaveOutcome> AsyncSaves::wait_for_others() {
@@ -118,9 +126,13 @@ std::optional<SaveOutcome> AsyncSaves::hear(Deadline deadline) {
 /// On this rank: the slot has room, and ckptd has it.
 bool AsyncSaves::is_ready() {
   if (!is_on_ || staging_.is_busy()) return is_on_ && !staging_.is_overdue();
-  const std::uint64_t record = encode(saves_->slot_record(0, {})).size();
-  if (!staging_.has_room(record + record_slack / 2, layout_.data_bytes) && !make_room(*saves_).ok()) return false;
+  if (!has_room() && !staging_.make_room(record_room(), layout_.data_bytes).ok()) return false;
   return staging_.connect().ok();
+}
+
+AsyncSaves::Agreed AsyncSaves::agree_to_begin(std::span<const Aux> host_state) {
+  host_bytes_ = bytes_in_record(host_state);
+  return agree(true);
 }
 
 AsyncSaves::Agreed AsyncSaves::agree(bool promises) {

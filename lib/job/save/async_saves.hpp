@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,8 @@ class AsyncSaves {
   AsyncSaves(const JobHost& host, JobWorld& world)
       : host_{host}, world_{world}, staging_{host.slot_writer ? host.slot_writer() : slot_writer_at(host.checkpoint_writer), host.clock} {}
 
-  /// A generation begins, on all ranks. What is under way gets a last minute.
-  void open(const Saves& saves);
+  /// A generation begins, on all ranks. What is under way gets a last minute. `host_bytes`: of host state, as far as it is known by now.
+  void open(const Saves& saves, std::uint64_t host_bytes);
   /// On all ranks, after `open`: takes the slot's memory, where every node has it for its ranks.
   void take_memory();
   /// Before this job looks for a checkpoint: what workers before this one have sealed is on the storage then, or given up. On this rank; how its own save ended, if it
@@ -47,8 +48,10 @@ class AsyncSaves {
     std::optional<std::uint64_t> saved;  ///< The newest step that was saved so since the last `agree`.
     std::optional<SaveOutcome> failed;   ///< One that failed, and that no `agree` has told of.
   };
-  /// `promises`: where all agree, `begin` or `withdraw` follows. A worker that ends before either costs the others no wait.
-  [[nodiscard]] Agreed agree(bool promises);
+  /// Where nothing is begun now.
+  [[nodiscard]] Agreed agree() { return agree(false); }
+  /// Where all agree, `begin` with this host state or `withdraw` follows. A worker that ends before either costs the others no wait.
+  [[nodiscard]] Agreed agree_to_begin(std::span<const Aux> host_state);
   void withdraw() { staging_.withdraw(); }
 
   /// On all ranks, after an `agree` that says possible and not busy, under a fence that is claimed. The state must not change before `finish_copy`. A failure is one
@@ -57,14 +60,19 @@ class AsyncSaves {
   void finish_copy() { staging_.finish_copy(); }
 
  private:
-  Result<void> make_room(const Saves& saves);
+  Agreed agree(bool promises);
+  /// Of this rank's record, and with room to grow.
+  [[nodiscard]] std::uint64_t record_bytes() const;
+  [[nodiscard]] std::uint64_t record_room() const;
+  [[nodiscard]] bool has_room() const;
   [[nodiscard]] bool is_ready();
   const JobHost& host_;
   JobWorld& world_;
   Staging staging_;
   const Saves* saves_ = nullptr;  // of this generation
   SlotLayout layout_;
-  bool is_on_ = false;  // on all ranks of this generation
+  std::uint64_t host_bytes_ = 0;  // the leader's slot has the host state
+  bool is_on_ = false;            // on all ranks of this generation
   std::optional<SaveOutcome> heard_{}, failed_to_begin_{};
   std::uint64_t acted_fence_ = 0, acted_step_ = ~std::uint64_t{0};  // the failed save that `agree` told of last
 };

@@ -33,7 +33,7 @@ std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>(
 
 }  // namespace
 
-void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, Then then) {
+void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, std::uint64_t host_bytes, Then then) {
   if (!has_directory()) return;
   record_.begin_generation();
   is_asked_for_ = is_cut_off_ = false;
@@ -41,7 +41,7 @@ void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, Then
   saves_.emplace(host_.files, host_.clock, host_.log, host_.session, world_, options_, std::move(saver), std::move(saved),
                  std::move(loaded), host_.readers);
   if (!options_.async) return;
-  async_.open(*saves_);
+  async_.open(*saves_, host_bytes);
   if (then == Then::saves) async_.take_memory();
 }
 
@@ -183,7 +183,7 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
   const bool leaves = departure_.member_leaves();
   if (leaves) wait_for_async(leave_limit, step);
   else hear();
-  const AsyncSaves::Agreed agreed = agree(true);
+  const AsyncSaves::Agreed agreed = heed(async_.agree_to_begin(host_state));
   if (!agreed.possible || agreed.busy || leaves || record_.step() == step) async_.withdraw();
   act_on(agreed, leaves ? Next::save_that_blocks : Next::training);
   if (record_.step() == step) return async_.withdraw(), true;  // by what all heard of it here
@@ -207,9 +207,8 @@ bool JobSaves::save_aside(std::uint64_t step, const std::vector<Aux>& host_state
   return true;
 }
 
-/// What all ranks know of their saves. Where one of their ckptds does not answer, the next save claims a fence of its own: whatever that process does when it goes on, it is of an older one.
-AsyncSaves::Agreed JobSaves::agree(bool promises) {
-  const AsyncSaves::Agreed agreed = async_.agree(promises);
+/// Where one of their ckptds does not answer, the next save claims a fence of its own: whatever that process does when it goes on, it is of an older one.
+AsyncSaves::Agreed JobSaves::heed(const AsyncSaves::Agreed& agreed) {
   if (agreed.overdue && !is_cut_off_) saves_->lose_claim();
   is_cut_off_ = agreed.overdue;
   return agreed;
@@ -260,7 +259,7 @@ void JobSaves::wait_for_async_at_the_end(std::uint64_t step) {
   constexpr int rounds = static_cast<int>((save_deadline + final_margin) / final_round);
   for (int round = 0; round < rounds; ++round) {
     wait_for_async(final_round, step);
-    const AsyncSaves::Agreed agreed = agree(false);
+    const AsyncSaves::Agreed agreed = heed(async_.agree());
     act_on(agreed, Next::save_that_blocks);
     if (!agreed.busy) return;
     departure_.tell_agent();  // others may still save it

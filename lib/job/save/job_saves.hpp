@@ -52,8 +52,8 @@ class JobSaves {
 
   /// What follows `open` in this generation.
   enum class Then { restore, saves };
-  /// Where there is a directory: what this member writes and reads in this generation.
-  void open(Saver saver, HostFragments saved, HostFragments loaded, Then then);
+  /// Where there is a directory: what this member writes and reads in this generation. `host_bytes`: of host state, as far as it is known.
+  void open(Saver saver, HostFragments saved, HostFragments loaded, std::uint64_t host_bytes, Then then);
   /// Loads the checkpoint that the job goes on from and returns its host state; nothing where there is none. The agent hears which one it is.
   /// `known_step`: decided steps of which members know. `lost`: what became of their state; empty: nobody had one.
   [[nodiscard]] std::optional<std::vector<Aux>> restore(std::uint64_t known_step = 0, const std::string& lost = {});
@@ -94,7 +94,8 @@ class JobSaves {
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 
  private:
-  AsyncSaves::Agreed agree(bool promises);
+  /// What all ranks know of their saves.
+  AsyncSaves::Agreed heed(const AsyncSaves::Agreed& agreed);
   void save_blocking(std::uint64_t step, const std::vector<Aux>& host_state);
   /// True: this step needs no save that blocks.
   bool save_aside(std::uint64_t step, const std::vector<Aux>& host_state);

@@ -22,6 +22,8 @@ class HostVariables {
   /// Throws Error where the name is taken, and where it would be more than `bytes_max`.
   void add(std::string_view name, std::span<std::byte> bytes);
   [[nodiscard]] bool empty() const { return variables_.empty(); }
+  /// Of all variables, with what goes along with each.
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
   /// Remembers what the variables are now.
   void keep();

@@ -105,8 +105,9 @@ class Checkpointer {
   /// this fails: that rank does not see what the leader sees, and the checkpoint is whole. Where it cannot read (`io`) this fails with that, for another time may be a better one.
   Result<void> reject(const Start& start, const Failure& why);
 
-  /// Leader, after start(). Refused when a newer fence is on the storage; the failure names both jobs.
-  Result<SaveTicket> begin_save(std::uint64_t step, std::uint64_t aux_bytes = 0);
+  /// Leader, after start(). Refused when a newer fence is on the storage; the failure names both jobs. Where there is too little space for it, what dead saves left is removed first:
+  /// nothing else would, before a save succeeds.
+  Result<SaveTicket> begin_save(std::uint64_t step, std::uint64_t aux_bytes = 0, EarlierSaves earlier = EarlierSaves::are_over);
 
   /// Any rank. Never fails: a vote says why not. Fragments of all ranks together cover each kind of each unit once.
   PartVote write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux = {},
@@ -123,7 +124,8 @@ class Checkpointer {
   // The same, action by action, for a leader that does not wait in a call: the machine says what comes next, `perform` does it on the storage.
   // One action is over before the next one begins, and `retain` waits until the save is over: it sweeps what is not committed.
   /// A save from its first action on.
-  [[nodiscard]] CommitMachine new_save(std::uint64_t step, std::uint64_t aux_bytes = 0, const CommitLimits& limits = {}) const;
+  [[nodiscard]] CommitMachine new_save(std::uint64_t step, std::uint64_t aux_bytes = 0, const CommitLimits& limits = {},
+                                       EarlierSaves earlier = EarlierSaves::are_over) const;
   /// A save whose ticket is out, from its votes on.
   [[nodiscard]] CommitMachine save_of(const SaveTicket& ticket, const CommitLimits& limits = {}) const;
   /// Any action but `AskOwner`, which is the job's to answer.
@@ -160,6 +162,7 @@ class Checkpointer {
   void drive(CommitMachine& save, std::optional<CommitAction> next, const std::function<Result<void>()>& still_owner);
   Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
                                 const ShardWriting& how, PartVote& vote);
+  void remove_leftovers(const commit::AskSpace& before);
   Result<Retention> what_goes(std::vector<Found>& found, const std::vector<CheckpointId>& promised, const std::string& root_identity,
                               std::uint32_t keep);
 

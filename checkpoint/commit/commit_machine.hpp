@@ -56,8 +56,12 @@ struct ManifestWritten {
 namespace commit {
 
 // What the shell is to do. Beside each: what it answers. Any may be answered by a Failure.
-struct LookAtFences {};   ///< FencesSeen
-struct AskSpace {};       ///< SpaceLeft
+struct LookAtFences {};  ///< FencesSeen
+struct AskSpace {        ///< SpaceLeft; where that is less than is needed, after what dead saves left has been removed
+  std::uint64_t step = 0;
+  Bytes needs{};
+  EarlierSaves earlier = EarlierSaves::are_over;
+};
 struct ReadRun {};        ///< RunKnown; RUN.json is made where there is none
 struct ListAttempts {};   ///< AttemptsFound
 struct MakeDirectory {};  ///< Done: it is new, and its name is durable
@@ -136,6 +140,7 @@ class CommitMachine {
   struct Save {
     std::uint64_t step = 0;
     Bytes needs{};  ///< Free space.
+    EarlierSaves earlier = EarlierSaves::are_over;
   };
   /// From the first look on.
   [[nodiscard]] static CommitMachine begin(CommitTerms terms, Save save);

@@ -52,6 +52,17 @@ Result<void> may_save(const FencesSeen& seen, FenceNumber mine, const Author& au
   return superseded(seen, mine, author, root);
 }
 
+std::vector<CheckpointId> leftovers(const std::vector<Found>& found, const std::vector<CheckpointId>& promised, FenceNumber mine,
+                                    std::uint64_t step, EarlierSaves earlier) {
+  std::vector<CheckpointId> out;
+  for (const Found& f : found) {
+    if (f.committed || f.quarantined || !f.unreadable.empty()) continue;
+    const bool is_over = f.id.fence < mine || (f.id.fence == mine && f.id.step < step && earlier == EarlierSaves::are_over);
+    if (is_over && std::find(promised.begin(), promised.end(), f.id) == promised.end()) out.push_back(f.id);
+  }
+  return out;
+}
+
 Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line, const std::vector<CheckpointId>& promised,
                     FenceNumber mine, std::uint32_t keep) {
   keep = std::max(keep, 2u);

@@ -55,4 +55,11 @@ struct Retention {
 [[nodiscard]] Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line,
                                   const std::vector<CheckpointId>& promised, FenceNumber mine, std::uint32_t keep);
 
+/// What became of the saves of earlier steps under one's own fence.
+enum class EarlierSaves { are_over, may_go_on };
+/// What may go before a save of `step` under fence `mine` for which there is too little space, while nothing newer is committed: what dead saves left. A save under an older fence can be
+/// promised to nobody any more. Under our own, one of this step may be written by another process, as may one of a later step, by a worker that does not wait for the writer who asks.
+[[nodiscard]] std::vector<CheckpointId> leftovers(const std::vector<Found>& found, const std::vector<CheckpointId>& promised,
+                                                  FenceNumber mine, std::uint64_t step, EarlierSaves earlier);
+
 }  // namespace elrun::inline v0

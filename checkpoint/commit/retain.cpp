@@ -26,6 +26,18 @@ Result<void> remove_committed(const CheckpointRoot& root, const CheckpointId& id
   return root.tier().throw_away(directory);
 }
 
+/// A directory without a COMMIT.
+Result<void> sweep(const CheckpointRoot& root, const CheckpointId& id, const std::string& identity) {
+  const std::string directory = checkpoint_directory(id);
+  const auto now_there = root.tier().list(directory);  // the looks and removals before this one take their time
+  if (now_there.ok() && std::find(now_there->begin(), now_there->end(), commit_file) != now_there->end()) return {};
+  const auto left = read_manifest(root.tier(), directory);
+  if (left.ok() && left->manifest.root != identity) return {};
+  // It is gone from the list. Whether it is gone for good nobody knows who only looks: its removal may have failed before it was synced.
+  ELRUN_TRY(root.tier().remove(name_in(directory, commit_file)));
+  return root.tier().remove_all(directory);
+}
+
 /// A start reads the highest fence, and those below it only where that one is damaged. What a checkpoint or an acknowledgement names stays, too.
 Result<void> remove_old_fences(const CheckpointRoot& root, FenceNumber mine, const std::vector<Found>& found,
                                const std::vector<CheckpointId>& promised) {
@@ -70,6 +82,29 @@ Result<Retention> Checkpointer::what_goes(std::vector<Found>& found, const std::
   }
 }
 
+/// Best effort: the save says whether there is space now.
+void Checkpointer::remove_leftovers(const commit::AskSpace& before) {
+  std::size_t removed = 0;
+  const auto cleaned = [&]() -> Result<void> {
+    ELRUN_TRY(fence_.check_newest(root_));
+    ELRUN_TRY_ASSIGN(const auto run, root_.read_run());
+    if (!run) return {};
+    ELRUN_TRY(root_.tier().empty_trash());
+    ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(root_.tier()));
+    ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(root_.tier()));
+    for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
+    for (const CheckpointId& id : leftovers(found, promised, fence_.number(), before.step, before.earlier)) {
+      ELRUN_TRY(sweep(root_, id, run->root));
+      ++removed;
+    }
+    return {};
+  }();
+  if (removed > 0)
+    root_.log().info(fmt::format("there was too little space for a checkpoint of step {}: what {} unfinished {} left is removed",
+                                 before.step, removed, removed == 1 ? "save" : "saves"));
+  if (!cleaned.ok()) root_.log().warning("what unfinished saves left could not be removed: " + message(root_.explained(cleaned.failure())));
+}
+
 Result<void> Checkpointer::retain(std::uint32_t keep) {
   Result<void> first;
   const auto keep_first = [&](Result<void> result) {
@@ -88,16 +123,7 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
       ELRUN_TRY(fence_.check_newest(root_));  // since the last look a later job may have gone on from this one
       keep_first(remove_committed(root_, id, run->root));
     }
-    for (const CheckpointId& id : gone.sweep) {
-      const auto now_there = root_.tier().list(checkpoint_directory(id));  // the looks and removals above take their time
-      if (now_there.ok() && std::find(now_there->begin(), now_there->end(), commit_file) != now_there->end()) continue;
-      const auto left = read_manifest(root_.tier(), checkpoint_directory(id));
-      if (left.ok() && left->manifest.root != run->root) continue;
-      // It is gone from the list. Whether it is gone for good nobody knows who only looks: its removal may have failed before it was synced.
-      auto uncommitted = root_.tier().remove(name_in(checkpoint_directory(id), commit_file));
-      if (uncommitted.ok()) uncommitted = root_.tier().remove_all(checkpoint_directory(id));
-      keep_first(std::move(uncommitted));
-    }
+    for (const CheckpointId& id : gone.sweep) keep_first(sweep(root_, id, run->root));
     keep_first(root_.tier().empty_trash());
     return {};
   }();

@@ -25,10 +25,10 @@ CommitTerms terms(const CheckpointRoot& root, const OwnFence& fence, const Commi
 
 }  // namespace
 
-CommitMachine Checkpointer::new_save(std::uint64_t step, std::uint64_t aux_bytes, const CommitLimits& limits) const {
+CommitMachine Checkpointer::new_save(std::uint64_t step, std::uint64_t aux_bytes, const CommitLimits& limits, EarlierSaves earlier) const {
   const std::uint64_t state = state_bytes(root_.saver().model) + aux_bytes;
   const Bytes needs = Bytes{state + state / 50} + Bytes{root_.saver().world.value() * std::uint64_t{16384}} + space_reserve;
-  return CommitMachine::begin(terms(root_, fence_, limits), {step, needs});
+  return CommitMachine::begin(terms(root_, fence_, limits), {step, needs, earlier});
 }
 
 CommitMachine Checkpointer::save_of(const SaveTicket& ticket, const CommitLimits& limits) const {
@@ -39,7 +39,13 @@ CommitMachine Checkpointer::save_of(const SaveTicket& ticket, const CommitLimits
 
 CommitAnswer Checkpointer::perform(const CommitAction& action) {
   if (std::holds_alternative<MakeDirectory>(action.what)) tried_ = action.ticket.id;
-  CommitAnswer answer = elrun::perform(SaveContext{root_, fence_, timeline_}, action);
+  const SaveContext scene{root_, fence_, timeline_};
+  CommitAnswer answer = elrun::perform(scene, action);
+  if (const auto* ask = std::get_if<AskSpace>(&action.what))
+    if (const auto* left = std::get_if<SpaceLeft>(&answer); left != nullptr && left->bytes < ask->needs) {
+      remove_leftovers(*ask);
+      answer = elrun::perform(scene, action);
+    }
   if (auto* found = std::get_if<AttemptsFound>(&answer); found != nullptr && tried_) found->taken.push_back(*tried_);
   if (std::holds_alternative<PublishCommit>(action.what) && std::holds_alternative<Done>(answer))
     timeline_.push_back(action.ticket.id), whole_.push_back(action.ticket.id);
@@ -56,8 +62,8 @@ void Checkpointer::drive(CommitMachine& save, std::optional<CommitAction> next, 
   }
 }
 
-Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t aux_bytes) {
-  CommitMachine save = new_save(step, aux_bytes);
+Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t aux_bytes, EarlierSaves earlier) {
+  CommitMachine save = new_save(step, aux_bytes, {}, earlier);
   drive(save, save.start(Instant{}), [] { return Result<void>{}; });
   if (save.is_over()) return root_.explained(save.failure());
   return save.ticket();

@@ -217,7 +217,13 @@ Result<void> FaultyFiles::sync_directory(const Path& path) {
 
 Result<Bytes> FaultyFiles::space_left(const Path& path) {
   ELRUN_TRY(operation("ask for space", path, false, [](bool) { return Result<void>{}; }));
-  return space;
+  return disk ? Bytes{disk->value() - std::min(disk->value(), stored().value())} : space;
+}
+
+Bytes FaultyFiles::stored() const {
+  std::uint64_t bytes = 0;
+  for (const Path& path : all_files()) bytes += content(path).size();
+  return Bytes{bytes};
 }
 
 void FaultyFiles::crash(Rng& rng) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class FaultyFiles final : public Files, public Faults {
   [[nodiscard]] std::vector<Path> all_files() const;
 
   Bytes space = 1_GiB;
+  std::optional<Bytes> disk{};  ///< What is stored takes space: there is so much in all, in place of `space`.
+  [[nodiscard]] Bytes stored() const;
   std::string unmounted{};  ///< What missing_mount says.
   bool has_links = true;    ///< The file system knows hard links.
   std::uint64_t bytes_read = 0;

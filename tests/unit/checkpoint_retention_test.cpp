@@ -5,6 +5,7 @@
 
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/fence.hpp"
+#include "checkpoint/format/model.hpp"
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/forwarding_files.hpp"
 #include "tests/support/property.hpp"
@@ -50,6 +51,83 @@ TEST_CASE("retention keeps the newest of the timeline and what a person must loo
     found.push_back({{60, 1, 1}, false, false});
     CHECK(retention(found, line, {}, 1, 2).sweep == std::vector<CheckpointId>{{45, 1, 1}});
     CHECK(retention(found, {}, {}, 1, 2).sweep.empty());
+  }
+}
+
+TEST_CASE("before a save without space only what nobody can be writing any more is a leftover", "[checkpoint]") {
+  const std::vector<Found> found{{{10, 1, 1}, true, false},
+                                 {{20, 1, 1}, false, false},
+                                 {{60, 1, 1}, false, false},
+                                 {{30, 1, 1}, false, true},
+                                 {{35, 1, 1}, false, false, "Input/output error"},
+                                 {{40, 2, 1}, false, false},
+                                 {{50, 2, 1}, false, false},
+                                 {{60, 2, 1}, false, false},
+                                 {{20, 3, 1}, false, false}};
+  using Ids = std::vector<CheckpointId>;
+  CHECK(leftovers(found, {}, 2, 50, EarlierSaves::are_over) == Ids{{20, 1, 1}, {60, 1, 1}, {40, 2, 1}});
+  CHECK(leftovers(found, {}, 2, 50, EarlierSaves::may_go_on) == Ids{{20, 1, 1}, {60, 1, 1}});
+  CHECK(leftovers(found, {{20, 1, 1}}, 2, 40, EarlierSaves::are_over) == Ids{{60, 1, 1}});  // it was promised, and its COMMIT is lost
+  CHECK(leftovers(found, {}, 1, 10, EarlierSaves::are_over).empty());
+}
+
+TEST_CASE("what a save left that was cut off makes room for the next one where there is no other, and only there", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob first{files, 2, 1};
+  REQUIRE(first.start().ok());
+  for (const std::uint64_t step : {10, 20}) REQUIRE(said(first.save(step)) == "");
+  REQUIRE(said(first.ranks[0].retain(2)) == "");
+  const Bytes two = files.stored();
+  const std::uint64_t state = state_bytes(first.table);
+  const Bytes needs{state + state / 50 + 2 * 16384 + 4 * 1024 * 1024};
+  // Cut off between its last part and COMMIT.
+  const auto cut_off = [&](TestJob& job, std::uint64_t step) {
+    const SaveTicket ticket = job.ranks[0].begin_save(step).value();
+    for (std::size_t rank = 0; rank < 2; ++rank) (void)job.ranks[rank].write_part(ticket, job.held[rank].fragments, aux_of_step(step));
+    return Path{checkpoint_directory(ticket.id)};
+  };
+  const Path left = Path{"/ckpts"} / cut_off(first, 30);
+  const auto taken = files.stored().value() - two.value();
+  REQUIRE(taken > 8192);
+  files.disk = Bytes{two.value() + needs.value() + taken / 2};  // room for one more, and for a start
+  const auto is_there = [&](const Path& path) { return files.list(path).ok() && !files.list(path)->empty(); };
+  SECTION("of an earlier start") {
+    TestJob next{files, 2, 2};
+    REQUIRE(next.start().ok());
+    SECTION("without its name") { CHECK(said(next.save(40)) == ""); }
+    SECTION("of the same step") { CHECK(said(next.save(30)) == ""); }
+    SECTION("it stays where there is room") {
+      files.disk.reset();
+      CHECK(next.ranks[0].begin_save(40).ok());
+      CHECK(is_there(left));
+      return;
+    }
+    SECTION("it stays where a later start has the root") {
+      TestJob last{files, 2, 3};
+      REQUIRE(last.start().ok());
+      CHECK_FALSE(next.ranks[0].begin_save(40).ok());
+      CHECK(is_there(left));
+      return;
+    }
+    CHECK_FALSE(is_there(left));
+    CHECK(files.list("/ckpts/ckpt")->size() == 3);
+  }
+  SECTION("in the trash, which a crash left full") {
+    const Path trash = Path{"/ckpts/trash"} / left.filename();
+    REQUIRE(files.make_directory(trash.parent_path()).ok());
+    REQUIRE(files.rename(left, trash).ok());
+    TestJob next{files, 2, 2};
+    REQUIRE(next.start().ok());
+    CHECK(said(next.save(40)) == "");
+    CHECK_FALSE(is_there(trash));
+  }
+  SECTION("under our own fence, where it is known that nobody writes it") {
+    CHECK(first.ranks[0].begin_save(40, 0, EarlierSaves::may_go_on).failure().code == Code::no_space);
+    CHECK(is_there(left));
+    CHECK(first.ranks[0].begin_save(30).failure().code == Code::no_space);
+    CHECK(is_there(left));
+    CHECK(said(first.save(40)) == "");
+    CHECK_FALSE(is_there(left));
   }
 }
 

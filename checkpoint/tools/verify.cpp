@@ -28,27 +28,53 @@ struct Portion {
   std::uint64_t first = 0, end = 0;  // blocks
 };
 
+/// Until the first failure that is no damage: all behind it fails alike.
+class Stop {
+ public:
+  /// True: it is damage, which `failure` tells.
+  bool is_damage(const Failure& failure) {
+    if (elrun::is_damage(failure.code)) return true;
+    const std::lock_guard lock{mutex_};
+    if (!why_) why_ = failure;
+    is_set_ = true;
+    return false;
+  }
+  [[nodiscard]] bool is_set() const { return is_set_; }
+  /// After the readers.
+  [[nodiscard]] const std::optional<Failure>& why() const { return why_; }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> is_set_{false};
+  std::optional<Failure> why_;
+};
+
 /// What readers share.
 class Tally {
  public:
   Tally(Verified& verified, const VerifyOptions& options, std::uint64_t all) : verified_{verified}, options_{options}, all_{all} {}
   void damaged(std::string file, std::optional<std::uint64_t> block, std::string what) {
     const std::lock_guard lock{mutex_};
-    verified_.damage.push_back({std::move(file), block, std::move(what)});
+    add({std::move(file), block, std::move(what)});
   }
   /// Of a whole file: whichever of its readers finds it.
   void damaged_once(const std::string& file, std::string what) {
     const std::lock_guard lock{mutex_};
     Damage one{file, {}, std::move(what)};
-    if (std::ranges::find(verified_.damage, one) == verified_.damage.end()) verified_.damage.push_back(std::move(one));
+    if (std::ranges::find(verified_.damage, one) == verified_.damage.end()) add(std::move(one));
   }
   void read(std::uint64_t bytes, std::uint64_t blocks) {
     const std::lock_guard lock{mutex_};
     verified_.bytes += bytes, verified_.blocks += blocks;
     if (options_.progress) options_.progress(verified_.bytes, all_);
   }
+  Stop stop;
 
  private:
+  void add(Damage one) {
+    if (verified_.damage.size() < options_.damage_max) verified_.damage.push_back(std::move(one));
+    else ++verified_.unlisted;
+  }
   std::mutex mutex_;
   Verified& verified_;
   const VerifyOptions& options_;
@@ -61,15 +87,16 @@ class ShardCheck {
 
   void run() {
     auto opened = tier_.open(record_.name);
-    if (!opened.ok()) return say_once(opened.failure().code == Code::not_found ? "is not there" : opened.failure().what);
+    if (!opened.ok()) return fail_once(opened.failure(), opened.failure().code == Code::not_found ? "is not there" : opened.failure().what);
     file_ = std::move(opened).value();
     const auto size = file_->size();
-    if (!size.ok()) return say_once(size.failure().what);
+    if (!size.ok()) return fail_once(size.failure(), size.failure().what);
     if (*size != record_.bytes) say_once(fmt::format("has {} bytes, the manifest says {}", *size, record_.bytes));
     if (is_first()) check_header();
+    if (tally_.stop.is_set()) return;
     if (*size < record_.bytes) return say_once("its end with the block table is missing, so its blocks cannot be checked");
     if (!read_table()) return;
-    for (std::uint64_t block = portion_.first; block < portion_.end; block += read_blocks)
+    for (std::uint64_t block = portion_.first; block < portion_.end && !tally_.stop.is_set(); block += read_blocks)
       check_blocks(block, std::min(portion_.end, block + read_blocks));
   }
 
@@ -79,9 +106,13 @@ class ShardCheck {
   /// Of the file: another portion may find the same, or not.
   void say_once(std::string what) { tally_.damaged_once(record_.name, std::move(what)); }
 
+  void fail_once(const Failure& failure, std::string what) {
+    if (tally_.stop.is_damage(failure)) say_once(std::move(what));
+  }
+
   void check_header() {
     ByteVector header(record_.header_bytes);
-    if (const auto read = file_->read_at(0, header); !read.ok()) return;  // its blocks say so
+    if (const auto read = file_->read_at(0, header); !read.ok()) return (void)tally_.stop.is_damage(read.failure());  // its blocks say so
     if (const std::uint32_t crc = crc32c(header); crc != record_.header_crc)
       say(std::nullopt, fmt::format("the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", record_.header_bytes, crc,
                                     record_.header_crc));
@@ -92,7 +123,9 @@ class ShardCheck {
   bool read_table() {
     ByteVector bytes(record_.bytes - record_.table_offset);
     if (const auto read = file_->read_at(record_.table_offset, bytes); !read.ok())
-      return say_once(fmt::format("the block table cannot be read, so its blocks cannot be checked: {}", read.failure().what)), false;
+      return fail_once(read.failure(),
+                       fmt::format("the block table cannot be read, so its blocks cannot be checked: {}", read.failure().what)),
+             false;
     if (const std::uint32_t crc = crc32c(bytes); crc != record_.table_crc)
       return say_once(
                  fmt::format("the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}; its blocks cannot be checked",
@@ -111,6 +144,7 @@ class ShardCheck {
   void check_blocks(std::uint64_t first, std::uint64_t end) {
     window_.resize(end_of(end - 1) - first * record_.block_bytes);
     const auto read = file_->read_at(first * record_.block_bytes, window_);
+    if (!read.ok() && !tally_.stop.is_damage(read.failure())) return;
     if (!read.ok() && end - first > 1) {  // which of them?
       for (std::uint64_t block = first; block < end; ++block) check_blocks(block, block + 1);
       return;
@@ -138,11 +172,12 @@ class ShardCheck {
 };
 
 /// The shards by what their ranks wrote of them, for a checkpoint without a manifest.
-std::vector<FileRecord> by_parts(Tier& tier, const CheckpointId& id, const std::vector<std::string>& names) {
+Result<std::vector<FileRecord>> by_parts(Tier& tier, const CheckpointId& id, const std::vector<std::string>& names) {
   std::vector<FileRecord> records;
   for (const std::string& name : names) {
     if (!name.ends_with(".part.json")) continue;
     const auto text = read_record(tier, name, record_bytes_max);
+    if (!text.ok() && !is_damage(text.failure().code)) return text.failure();
     if (!text.ok()) continue;
     if (auto part = decode_part(*text, name); part.ok() && part->id == id && part->file.name == shard_name(part->rank, part->world))
       records.push_back(std::move(part->file));
@@ -151,16 +186,18 @@ std::vector<FileRecord> by_parts(Tier& tier, const CheckpointId& id, const std::
 }
 
 /// The records, from COMMIT down; what they say of the shards, or the next best.
-std::vector<FileRecord> check_records(Tier& tier, const CheckpointId& id, const std::string& root, const std::vector<std::string>& names,
-                                      std::vector<Damage>& damage) {
+Result<std::vector<FileRecord>> check_records(Tier& tier, const CheckpointId& id, const std::string& root,
+                                              const std::vector<std::string>& names, std::vector<Damage>& damage) {
   const auto say = [&](const char* file, std::string what) { damage.push_back({file, {}, std::move(what)}); };
   const auto commit = read_commit(tier, "");
+  if (!commit.ok() && !is_damage(commit.failure().code)) return commit.failure();
   if (!commit.ok())
     say(commit_file, commit.failure().code == Code::not_found ? "is not there: this save was never committed" : commit.failure().what);
   else if (commit->id != id || (!root.empty() && commit->root != root))
     say(commit_file,
         fmt::format("is of {} of root {}, not of root {}: a file in the wrong place", to_string(commit->id), commit->root, root));
   const auto text = read_record(tier, manifest_file, manifest_bytes_max);
+  if (!text.ok() && !is_damage(text.failure().code)) return text.failure();
   if (!text.ok()) {
     say(manifest_file, text.failure().code == Code::not_found ? "is not there" : text.failure().what);
     return by_parts(tier, id, names);
@@ -180,11 +217,12 @@ std::vector<FileRecord> check_records(Tier& tier, const CheckpointId& id, const 
 }
 
 /// A file that is shorter than its record says gets one portion, which finds that out: no record makes the list longer than the files are.
-std::vector<Portion> portions_of(Tier& tier, const std::vector<FileRecord>& records, std::uint64_t portion_blocks) {
+Result<std::vector<Portion>> portions_of(Tier& tier, const std::vector<FileRecord>& records, std::uint64_t portion_blocks) {
   std::vector<Portion> all;
   for (const FileRecord& file : records) {
     const auto opened = tier.open(file.name);
     const auto size = opened.ok() ? (*opened)->size() : opened.failure();
+    if (!size.ok() && !is_damage(size.failure().code)) return size.failure();
     const std::uint64_t blocks = size.ok() && *size >= file.bytes ? block_count(file) : 0;
     for (std::uint64_t first = 0; first == 0 || first < blocks; first += portion_blocks)
       all.push_back({&file, first, std::min(blocks, first + portion_blocks)});
@@ -194,31 +232,49 @@ std::vector<Portion> portions_of(Tier& tier, const std::vector<FileRecord>& reco
 
 }  // namespace
 
-Result<Verified> verify_all(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
-                            const VerifyOptions& options) {
-  FilesTier tier{files, directory};
+bool is_damage(Code why) {
+  // `invalid_argument`: something else than a file has its name.
+  return why == Code::corrupt || why == Code::not_found || why == Code::io || why == Code::invalid_argument;
+}
+
+namespace {
+
+Result<Verified> read_all(Tier& tier, const CheckpointId& id, const std::string& root, const VerifyOptions& options) {
   ELRUN_TRY_ASSIGN(const std::vector<std::string> names, tier.list(""));
   Verified verified;
-  const std::vector<FileRecord> records = check_records(tier, id, root, names, verified.damage);
+  ELRUN_TRY_ASSIGN(const std::vector<FileRecord> records, check_records(tier, id, root, names, verified.damage));
   std::uint64_t all = 0;
   for (const FileRecord& file : records) all += file.bytes;
   verified.files = records.size();
   Tally tally{verified, options, all};
-  const std::vector<Portion> portions = portions_of(tier, records, std::max<std::uint64_t>(1, options.portion_blocks));
+  ELRUN_TRY_ASSIGN(const std::vector<Portion> portions, portions_of(tier, records, std::max<std::uint64_t>(1, options.portion_blocks)));
   std::atomic<std::size_t> next{0};
   const auto read = [&] {
-    for (std::size_t i = next++; i < portions.size(); i = next++) ShardCheck{tier, portions[i], tally}.run();
+    for (std::size_t i = next++; i < portions.size() && !tally.stop.is_set(); i = next++) ShardCheck{tier, portions[i], tally}.run();
   };
   {
     std::vector<std::jthread> others;
     for (std::size_t i = 1; i < std::min<std::size_t>(std::max(1u, options.readers), portions.size()); ++i) others.emplace_back(read);
     read();
   }
+  if (tally.stop.why()) return *tally.stop.why();
   std::stable_sort(verified.damage.begin(), verified.damage.end(), [](const Damage& a, const Damage& b) {
     const auto key = [](const Damage& d) { return std::tuple{d.block.has_value(), d.block.value_or(0)}; };
     return a.file != b.file ? a.file < b.file : key(a) < key(b);
   });
   return verified;
+}
+
+}  // namespace
+
+Result<Verified> verify_all(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
+                            const VerifyOptions& options) {
+  FilesTier tier{files, directory};
+  auto verified = read_all(tier, id, root, options);
+  const bool is_whole = verified.ok() && verified->damage.empty();
+  if (is_whole || !options.was_committed) return verified;
+  if (const auto commit = tier.open(commit_file); commit.ok() || commit.failure().code != Code::not_found) return verified;
+  return Failure{Code::not_found, Remedy::fix_config, fmt::format("the job removed {} meanwhile", to_string(id))};
 }
 
 }  // namespace elrun::inline v0

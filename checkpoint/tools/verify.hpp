@@ -22,20 +22,27 @@ struct Damage {
 };
 
 struct Verified {
-  std::vector<Damage> damage;                      ///< By file and block. Empty: the checkpoint is whole.
+  std::vector<Damage> damage;                      ///< By file and block, no more than are asked for. Empty: the checkpoint is whole.
+  std::uint64_t unlisted = 0;                      ///< Damages beyond those.
   std::uint64_t files = 0, blocks = 0, bytes = 0;  ///< That were read.
 };
+
+/// Says something of the checkpoint, not of the way to it or of this process.
+[[nodiscard]] bool is_damage(Code why);
 
 struct VerifyOptions {
   unsigned readers = 4;
   std::uint64_t portion_blocks = 256;  ///< Of a file, for one reader at a time.
+  std::size_t damage_max = 10'000;     ///< That are listed.
+  bool was_committed = false;          ///< When it was looked for: then it fails with `not_found` where the job has removed it meanwhile.
   /// Called by any reader, one at a time, with the bytes that were read so far, and those that there are.
   std::function<void(std::uint64_t done, std::uint64_t all)> progress{};
 };
 
 /// Checks COMMIT, the manifest, and of every shard its length, header, block table and every block. It does not end at the first damage: where a
 /// record cannot be read, what vouched for the rest is replaced by the next best, down to what each rank wrote of its own shard.
-/// `root`: the identity that the checkpoint should have; empty: any. A failure is a directory that cannot be listed.
+/// `root`: the identity that the checkpoint should have; empty: any. A failure is a directory that cannot be listed, or the first one that is no damage, such as a storage that hangs: what is
+/// behind it was not read.
 [[nodiscard]] Result<Verified> verify_all(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
                                           const VerifyOptions& options);
 

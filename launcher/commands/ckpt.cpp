@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -101,7 +102,8 @@ Json verified_json(const std::vector<VerifiedCheckpoint>& all) {
                    {"blocks", one.found.blocks},
                    {"bytes", one.found.bytes},
                    {"seconds", seconds(one.took)},
-                   {"damage", std::move(damage)}});
+                   {"damage", std::move(damage)},
+                   {"damage_unlisted", one.found.unlisted}});
   }
   return {{"checkpoints", std::move(out)}, {"whole", is_whole}};
 }
@@ -109,55 +111,60 @@ Json verified_json(const std::vector<VerifiedCheckpoint>& all) {
 std::string verified_text(const VerifiedCheckpoint& one) {
   const Verified& v = one.found;
   std::string text = fmt::format("{}: {}, {} in {} read in {:.2f} s, {}/s\n", to_string(one.id),
-                                 v.damage.empty() ? "whole" : fmt::format("{} found", count_of(v.damage.size(), "damage")),
+                                 v.damage.empty() ? "whole" : fmt::format("{} found", count_of(v.damage.size() + v.unlisted, "damage")),
                                  size_text(v.bytes), count_of(v.files, "file"), seconds(one.took),
                                  size_text(static_cast<std::uint64_t>(static_cast<double>(v.bytes) / std::max(1e-6, seconds(one.took)))));
   for (const Damage& d : v.damage) text += fmt::format("  {}: {}\n", printable(d.file), printable(d.what));
+  if (v.unlisted > 0) text += fmt::format("  and {} more\n", v.unlisted);
   return text;
 }
 
-/// The checkpoints that are to be verified.
-Result<std::vector<CheckpointId>> to_verify(const CheckpointName& name, Files& files, const Clock& clock, std::string& root) {
+/// The checkpoints that are to be verified, of a root with this identity.
+struct ToVerify {
+  std::vector<CheckpointId> ids;
+  std::string root;
+  bool are_committed = true;
+};
+Result<ToVerify> to_verify(const CheckpointName& name, Files& files, const Clock& clock) {
   if (name.step || name.id) {
     ELRUN_TRY_ASSIGN(const auto one, find_checkpoint(files, clock, name));
-    root = one.facts.view.root;
-    return std::vector{one.id};
+    const auto at = std::ranges::find(one.facts.view.found, one.id, &Found::id);
+    return ToVerify{{one.id}, one.facts.view.root, at != one.facts.view.found.end() && at->committed};
   }
   ELRUN_TRY_ASSIGN(const auto facts, read_root(files, clock, name.root));
-  root = facts.view.root;
-  std::vector<CheckpointId> ids;
+  ToVerify out{.ids = {}, .root = facts.view.root};
   for (const ListedCheckpoint& l : list_checkpoints(facts)) {
     using State = ListedCheckpoint::State;
     if (l.state == State::quarantined)
       fmt::print(stderr, "elrun: ckpt: {} is quarantined and left out; name its step to verify it\n", to_string(l.id));
-    else if (l.state != State::uncommitted && l.state != State::missing && l.state != State::given_up) ids.push_back(l.id);
+    else if (l.state != State::uncommitted && l.state != State::missing && l.state != State::given_up) out.ids.push_back(l.id);
   }
-  if (!ids.empty()) return ids;
+  if (!out.ids.empty()) return out;
   return Failure{Code::not_found, Remedy::fix_config,
                  fmt::format("{} has no committed checkpoint to verify; `elrun ckpt ls {}` says what is there", name.root, name.root)};
 }
 
 int verify(const CkptOptions& options, Files& files, const Clock& clock) {
-  std::string root;
   const CheckpointName name = settled(files, options.names[0]);
-  const auto ids = to_verify(name, files, clock, root);
-  if (!ids.ok()) return failed(ids.failure());
+  const auto meant = to_verify(name, files, clock);
+  if (!meant.ok()) return failed(meant.failure());
   std::vector<VerifiedCheckpoint> all;
   bool is_whole = true;
-  for (const CheckpointId& id : *ids) {
+  for (const CheckpointId& id : meant->ids) {
     ProgressLine line{clock};
     const Instant began = clock.now();
     const VerifyOptions how{.readers = options.readers > 0 ? options.readers : readers_default,
+                            .was_committed = meant->are_committed,
                             .progress = [&](std::uint64_t done, std::uint64_t bytes) { line.show(to_string(id), done, bytes); }};
     const Path directory = Path{name.root} / checkpoints_directory / to_string(id);
-    auto found = verify_all(files, directory, id, root, how);
+    auto found = verify_all(files, directory, id, meant->root, how);
     line.clear();
-    const bool is_asked_for = name.step || name.id;
-    if (!is_asked_for && (!found.ok() || !found->damage.empty()))
-      if (const auto commit = files.open(directory / commit_file); !commit.ok() && commit.failure().code == Code::not_found) {
-        fmt::print(stderr, "elrun: ckpt: the job removed {} meanwhile: it is left out\n", to_string(id));
-        continue;
-      }
+    const bool is_gone = !found.ok() && found.failure().code == Code::not_found;
+    if (is_gone && !name.step && !name.id) {
+      fmt::print(stderr, "elrun: ckpt: {}: it is left out\n", found.failure().what);
+      continue;
+    }
+    if (!found.ok() && (is_gone || !is_damage(found.failure().code))) return failed(found.failure());
     if (!found.ok()) found = Verified{.damage = {{".", {}, found.failure().what}}};  // the others are looked at all the same
     all.push_back({id, *std::move(found), clock.now() - began});
     is_whole = is_whole && all.back().found.damage.empty();

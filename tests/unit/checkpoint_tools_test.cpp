@@ -289,6 +289,63 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
       CHECK_FALSE(damage_of(files, id, 1).empty());
     }
   }
+  SECTION("what is no damage ends it at once: a storage that hangs, no descriptors, no rights") {
+    const int why = GENERATE(ETIMEDOUT, EMFILE, ENOMEM, EACCES, ENETUNREACH);
+    const Path left_of = of(id, GENERATE(as<std::string>{}, "COMMIT", "MANIFEST.json", "shard"));
+    const Path hangs = left_of.filename() == "shard" ? of(id, shard.name) : left_of;
+    unsigned operations = 0, fails_from = ~0u, behind = 0;
+    files.broken = [&](const Path& path) {
+      if (path == hangs) ++operations;
+      behind += operations >= fails_from ? 1 : 0;
+      return operations >= fails_from ? why : 0;
+    };
+    const auto verified = [&] { return verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .portion_blocks = 1}); };
+    REQUIRE(said(verified()) == "");
+    const unsigned all = operations;
+    for (fails_from = 1; fails_from <= all; ++fails_from) {
+      INFO("errno " << why << ", from operation " << fails_from << " of " << all << " on " << hangs.string());
+      operations = behind = 0;
+      const auto ended = verified();
+      REQUIRE_FALSE(ended.ok());
+      CHECK_FALSE(is_damage(ended.failure().code));
+      CHECK(behind == 1);
+    }
+  }
+  SECTION("what the job removes meanwhile is no damage, where it was committed when it was looked for") {
+    const bool was_committed = GENERATE(false, true);
+    const auto ended = [&](unsigned at) {  // the operation before which it goes, out of 0, 1, ...
+      FaultyFiles copy;
+      TestJob other_job{copy, 2, 1, model};
+      start_and_save(other_job, {10});
+      unsigned operations = 0;
+      copy.before = [&](std::uint64_t) {
+        if (operations++ != at) return;
+        (void)copy.remove_file(of(id, commit_file));
+        (void)copy.rename(root / "ckpt" / to_string(id), root / "gone");
+      };
+      const auto verified = verify_all(copy, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .was_committed = was_committed});
+      if (operations <= at) return std::string{"whole"};
+      if (verified.ok()) return std::string{verified->damage.empty() ? "whole, and gone" : "damage"};
+      return verified.failure().code == Code::not_found ? verified.failure().what : "another failure";
+    };
+    unsigned at = 0;
+    for (std::string how; (how = ended(at)) != "whole"; ++at) {
+      INFO("gone before operation " << at);
+      if (was_committed) CHECK((how == "whole, and gone" || how == "the job removed " + to_string(id) + " meanwhile"));
+      else CHECK(how.find("meanwhile") == std::string::npos);
+    }
+    CHECK(at > 10);
+  }
+  SECTION("of very many damages some are listed, and the others are counted") {
+    files.broken = [&](const Path& path) { return path.extension() == ".safetensors" && path.filename() != other.name ? EIO : 0; };
+    ByteVector content = files.content(of(id, other.name));
+    for (std::uint64_t block = 0; block < block_count(other); ++block) content[block * block_bytes] ^= std::byte{1};
+    files.overwrite(of(id, other.name), content);
+    const auto some = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .damage_max = 3});
+    REQUIRE(said(some) == "");
+    CHECK(some->damage.size() == 3);
+    CHECK(some->unlisted + 3 == block_count(other) + 2);  // one shard, and the header of the other
+  }
   SECTION("a part that names a file of somebody else's opens none") {
     const Path part = of(id, "r00000-of-00002.part.json");
     auto record = decode_part(files.content(part), "part");

@@ -271,10 +271,10 @@ struct Pair {
     sends[1 - from].push_back(data);
     return lanes[from]->transfer(sends, none, {}, limit);
   }
-  Result<void> receive(std::uint32_t by, std::span<std::byte> data) {
+  Result<void> receive(std::uint32_t by, std::span<std::byte> data, Duration limit = 60s) {
     std::vector<ReceiveList> receives(2);
     receives[1 - by].push_back(data);
-    return lanes[by]->transfer(nothing, receives, {}, 60s);
+    return lanes[by]->transfer(nothing, receives, {}, limit);
   }
   std::array<std::unique_ptr<Lanes>, 2> lanes;
   std::vector<SendList> nothing{2};
@@ -282,6 +282,21 @@ struct Pair {
 };
 
 }  // namespace
+
+TEST_CASE("a call through memory ends at its limit, also while bytes come without a pause", "[shared_memory]") {
+  constexpr std::size_t size = 72 << 20;  // is read in pieces of 1 MiB; each 64th looks at the clock
+  Pair pair;
+  const SharedBuffer buffer = SharedBuffer::make(Bytes{size}).value();
+  REQUIRE(pair.lanes[0]->share(buffer).ok());
+  auto sent = std::async(std::launch::async, [&] { return pair.send(0, buffer.bytes()); });
+  std::this_thread::sleep_for(200ms);  // all of it is there to be read
+  std::vector<std::byte> got(size);
+  const auto late = pair.receive(1, got, 1ns);
+  REQUIRE_FALSE(late.ok());
+  CHECK(late.failure().code == Code::deadline_passed);
+  pair.lanes[0]->end();
+  CHECK(sent.get().failure().code == Code::generation_over);
+}
 
 TEST_CASE("large memory shared by a peer is unmapped after the group's end, by a thread that nobody waits for", "[shared_memory]") {
   constexpr std::size_t size = 64 << 20;

@@ -59,6 +59,8 @@ class LaneSet {
     fence();
     return waiting_.is_over();
   }
+  /// As LaneWait::in_time: once in each pass of a loop that may never wait.
+  [[nodiscard]] Result<void> in_time(const CallLimit& limit) { return waiting_.in_time(limit); }
   /// Every call ends now.
   void end() noexcept { waiting_.end(); }
   /// The last thing of a call: if it failed, what peers could read in place is its caller's again, who may write there.

@@ -39,6 +39,13 @@ Failure LaneWait::peer_gone(Rank peer) {
   return {.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = fmt::format("rank {} is gone", peer.value()), .peer = peer};
 }
 
+/// Nobody is missing: bytes came until now.
+Failure LaneWait::late(Duration limit) {
+  return {.code = Code::deadline_passed,
+          .remedy = Remedy::abort_group,
+          .what = fmt::format("a collective call was not over within {} ms, though its bytes were still coming", limit / 1ms)};
+}
+
 Failure LaneWait::late(Duration limit, std::vector<Rank> missing) {
   std::ranges::sort(missing);
   return {.code = Code::deadline_passed,

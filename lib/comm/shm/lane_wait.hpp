@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <thread>
 #include <vector>
@@ -33,6 +34,11 @@ class LaneWait {
   /// A call begins.
   [[nodiscard]] CallLimit begin(Duration limit) const { return CallLimit::from(clock_.now(), limit); }
   [[nodiscard]] bool is_over() const { return over_.load(); }
+  /// For a loop that finds something to do each time, and so never waits: fails once the call's time is over. It looks at the clock each 64th time.
+  [[nodiscard]] Result<void> in_time(const CallLimit& limit) {
+    if (++steps_ % 64 != 0 || !limit.at.passed(clock_.now())) return {};
+    return late(limit.whole);
+  }
   /// Every wait ends now, with `generation_over`; later ones, too, unless what they wait for is there.
   void end() noexcept;
 
@@ -77,6 +83,7 @@ class LaneWait {
 #endif
   }
   static Failure peer_gone(Rank peer);
+  static Failure late(Duration limit);
   static Failure late(Duration limit, std::vector<Rank> missing);
 
   SteadyClock clock_;
@@ -84,6 +91,7 @@ class LaneWait {
   const Doorbell doorbell_;
   std::atomic<bool> over_{false};
   int spins_ = 0, yields_ = 0;
+  std::uint32_t steps_ = 0;
 };
 
 }  // namespace elrun::inline v0

@@ -47,7 +47,8 @@ Result<void> ListTransfer::run(std::span<const SendList> sends, std::span<const 
     }
     if (lanes_.is_over()) return generation_is_over();  // also at the end: peers that heard of it may have reused what was just read
     if (!open) return lanes_.until_taken(limit);
-    if (!moved) ELRUN_TRY(wait(limit));
+    if (moved) ELRUN_TRY(lanes_.in_time(limit));
+    else ELRUN_TRY(wait(limit));
   }
 }
 

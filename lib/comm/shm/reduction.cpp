@@ -30,6 +30,7 @@ Result<void> Reduction::run(const Call& call, const CallLimit& limit) {
     ELRUN_TRY(contribute(schedule, round + 1, limit));
     ELRUN_TRY(fold_round(schedule, round, limit));
     if (call_.gather && round > 0) ELRUN_TRY(collect(schedule, round - 1, limit));
+    ELRUN_TRY(lanes_.in_time(limit));
     if (lanes_.is_over()) return generation_is_over();
   }
   return lanes_.until_taken(limit);
@@ -134,6 +135,7 @@ Result<void> Reduction::fold_in_place(const CallLimit& limit) {
     fold_ranks(inputs_, out + at, bytes / width(), call_.type, call_.op);
     for (const PeerLane* const peer : lanes_.peers()) ELRUN_TRY(peer->still_valid());
     if (lanes_.is_over()) return generation_is_over();
+    ELRUN_TRY(lanes_.in_time(limit));
     at += bytes;
     if (!shared_out_ || (at - posted < piece && at < size)) continue;
     ELRUN_TRY(lanes_.wait_for_room(lanes_.peers(), limit));
@@ -157,6 +159,7 @@ Result<void> Reduction::read_results(const CallLimit& limit) {
     for (PeerLane* const peer : lanes_.peers())
       if (readable(peer)) ELRUN_TRY(lanes_.copy_step(*peer, streaming));
     if (lanes_.is_over()) return generation_is_over();
+    ELRUN_TRY(lanes_.in_time(limit));
     ELRUN_TRY(lanes_.wait(
         limit, [&] { return std::ranges::any_of(lanes_.peers(), readable) || all_read(); },
         [](const PeerLane& peer) { return !peer.pending.done(); }));

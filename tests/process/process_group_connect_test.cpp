@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <latch>
 #include <thread>
@@ -265,6 +266,32 @@ TEST_CASE("a rank that must use shared memory and cannot names the peer that it 
       2, [](std::uint32_t rank, ProcessGroup&, Complaints& complain) { complain(rank != 0, "joined"); }, {Transport::shm, Transport::tcp});
   CHECK_THAT(complaints, Catch::Contains("rank 1 cannot be reached through shared memory") && Catch::Contains("ELRUN_TRANSPORT") &&
                              !Catch::Contains("joined"));
+}
+
+TEST_CASE("a worker needs the descriptors that docs/operations.md says", "[process_group]") {
+  const auto open_now = [] {
+    const std::filesystem::directory_iterator all{"/proc/self/fd"};
+    return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+  };
+  const std::size_t before = open_now();
+  const auto per_rank = [&](std::uint32_t world, Transport transport) {
+    std::size_t all = 0;
+    const std::string complaints = run_group(
+        world,
+        [&](std::uint32_t rank, ProcessGroup& group, Complaints& complain) {
+          complain.must(group.barrier(), "barrier");
+          if (rank == 0) all = open_now();
+          complain.must(group.barrier(), "barrier");
+        },
+        Transports(world, transport));
+    CHECK(complaints == "");
+    return (all - before) / world;
+  };
+  const std::size_t by_memory = per_rank(2, Transport::automatic), more_by_memory = per_rank(4, Transport::automatic);
+  const std::size_t by_tcp = per_rank(2, Transport::tcp), more_by_tcp = per_rank(4, Transport::tcp);
+  CHECK(more_by_tcp - by_tcp == 2);
+  CHECK(more_by_memory - by_memory == (std::getenv("ELRUN_TRANSPORT") == nullptr ? 10 : 2));
+  CHECK(by_memory <= 15);
 }
 
 TEST_CASE("a split group has the ranks of one color, in the order of their keys", "[process_group]") {

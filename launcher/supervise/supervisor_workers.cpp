@@ -74,17 +74,21 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   end_without_coordinator();
 }
 
-// The node was asked to leave. What a worker was doing by itself after the end of the job, such as an export, is not done: whoever starts nodes has to
-// hear of it, and may start another one. A worker that was killed before it knew of the end had no such work.
+// The node was asked to leave. What a worker was doing by itself after the end of the job, such as an export, is not done. Where this is the only node, whoever
+// starts nodes hears of it by the exit code: another one goes on from the last checkpoint and does it again. One of several nodes would find no other there. A worker
+// that was killed before it knew of the end had no such work.
 void Supervisor::judge_last_work(std::size_t worker) {
   const Worker& w = workers_[worker];
   const bool waited_for_a_world = w.was_killed && !w.session.job_over;
   if (!job_.is_over() || departure_.signal() == 0 || w.ending->ok() || !w.signalled_to_end || !w.in_world() || waited_for_a_world) return;
-  stop_.cut_short(departure_.signal(), departure_.why());
+  const bool is_alone = generation_.world().seat.nodes == 1;
+  if (is_alone) stop_.cut_short(departure_.signal(), departure_.why());
   say(Level::warning,
       fmt::format("{} ended by {} in its last work, because of {}. The job is done, but what its program does after that (an export) is "
-                  "not: this node ends with {}",
-                  workers_.name(worker), describe(w.ending.value()), departure_.why(), 128 + departure_.signal()));
+                  "not: {}",
+                  workers_.name(worker), describe(w.ending.value()), departure_.why(),
+                  is_alone ? fmt::format("this node ends with {}", 128 + departure_.signal())
+                           : std::string{"start the whole job again to do it, for a node that is started again alone finds no other"}));
 }
 
 bool Supervisor::is_own_failure(const Worker& w) const {

@@ -51,9 +51,6 @@ PLANTED = [
      "the first rule ignores DisruptionTarget"),
     ("runtime.yaml", "                      - type: DisruptionTarget\n", "                      - type: Ready\n", "the first rule ignores DisruptionTarget"),
     ("job.yaml", "      terminationGracePeriodSeconds: 110 ", "      activeDeadlineSeconds: 1000 ", "terminationGracePeriodSeconds is missing"),
-    ("job.yaml", "  podReplacementPolicy: Failed", "  successPolicy: {rules: [{succeededCount: 3}]}\n  podReplacementPolicy: Failed", "successPolicy: it ends pods that still work"),
-    ("jobset.yaml", "          podReplacementPolicy: Failed", "          successPolicy: {rules: [{succeededIndexes: 0-2}]}\n          podReplacementPolicy: Failed",
-     "successPolicy: it ends pods that still work"),
     ("job.yaml", "terminationGracePeriodSeconds: 110", "terminationGracePeriodSeconds: 100", "100 is less than 105"),
     (V2, "- --nnodes=3:4", "- --shutdown_timeout=200\n      - --nnodes=3:4", "110 is less than 205"),
     # Probes.

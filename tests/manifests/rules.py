@@ -67,7 +67,6 @@ def failure_policy(manifest, tree):
         per_index = {"backoffLimitPerIndex", "maxFailedIndexes"} & set(job)
         if per_index and (job.get("completionMode") != "Indexed" or restart != "Never"):
             yield f"{sorted(per_index)[0]}: only with completionMode Indexed and restartPolicy Never"
-        yield from success_policy(job)
         if "podFailurePolicy" not in job:
             continue
         if restart != "Never":
@@ -83,14 +82,6 @@ def failure_policy(manifest, tree):
         first = [condition.get("type") for rule in rules[:1] for condition in rule.get("onPodConditions") or []]
         if first != ["DisruptionTarget"] or rules[0].get("action") != "Ignore":
             yield "podFailurePolicy: the first rule ignores DisruptionTarget; else a drained node counts as a failure"
-
-
-def success_policy(job):
-    """As soon as a rule holds Kubernetes deletes the pods that still run. They may be at their last work, although another pod ended with 0."""
-    completions = job.get("completions", job.get("parallelism", 1))
-    for rule in (job.get("successPolicy") or {}).get("rules") or []:
-        if "succeededIndexes" in rule or rule.get("succeededCount", completions) < completions:
-            yield f"successPolicy: it ends pods that still work; without it all {completions} have to succeed"
 
 
 def ends_job(rule, code):

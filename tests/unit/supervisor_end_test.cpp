@@ -249,6 +249,20 @@ TEST_CASE("a node that is asked to leave during its workers' last work ends with
   }
 }
 
+TEST_CASE("one of several nodes ends with 0 although its workers' last work was cut short, for a node in its place would find no other",
+          "[supervisor]") {
+  Node node{1};
+  node.on(LinkUp{});
+  node.hear(world(1, 1, 2));
+  node.on(WorkerStarted{LocalRank{0}, 100});
+  node.tell(10, Hello{.rank = 1, .world = 2, .is_job = true});
+  node.tell(10, JobOver{generation(1)});
+  node.hear(Verdict{});
+  node.on(SignalCame{SIGTERM});
+  CHECK(node.ended(0, {.signal = SIGTERM}).back() == "finish 0");
+  CHECK(node.said.find("start the whole job again to do it") != node.said.npos);
+}
+
 TEST_CASE("once the workers decided that the job is over, nothing that dies changes the verdict", "[supervisor]") {
   Node node;
   node.start(1, 2, true);

@@ -1,6 +1,7 @@
 #pragma once
 /// \file LogPlace: the place of the logs, asked by the loop.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,8 +27,10 @@ class LogPlace {
     if (hangs()) return {};
     auto held = std::make_shared<char>();
     asked_ = held;
-    auto answers = answers_in_time<Answer>({[call, held = std::move(held)] { return call(); }}, *limit_);
-    if (!answers.front() && !hangs()) return call();  // no thread can be started: a limit of the system's, and no fault of the place
+    const auto begun = std::make_shared<std::atomic<bool>>(false);
+    auto answers = answers_in_time<Answer>({[call, begun, held = std::move(held)] { return *begun = true, call(); }}, *limit_);
+    // No thread can be started: a limit of the system's, and no fault of the place.
+    if (!answers.front() && !hangs() && !*begun) return call();
     return std::move(answers.front());
   }
   /// A call has not come back yet.

@@ -16,7 +16,7 @@ class EventLog {
  public:
   /// Opens the file, or makes it. `log` outlives this.
   EventLog(Path path, const Log& log);
-  /// Where lines wait, a second more for the file to answer.
+  /// Waits a second more for a call that hangs.
   ~EventLog();
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
@@ -25,7 +25,8 @@ class EventLog {
 
  private:
   struct File;
-  void write(std::string text, const char* otherwise);
+  void write(std::string text);
+  void tell_problem();
 
   const Path path_;
   const Log& log_;

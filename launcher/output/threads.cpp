@@ -127,7 +127,7 @@ void Output::Threads::run_console(Console& console) {
     if (last) console.sources.pop_back();
     console.busy = last;  // not idle before its last line is out
     lock.unlock();
-    const bool is_whole = in_file == 0 || read_back(*source, at, in_file, bytes);
+    const std::optional<int> lost = in_file == 0 ? std::nullopt : read_back(*source, at, in_file, bytes);
     shown.clear();
     filtered.clear();
     if (source->is_passed_on) shown.swap(bytes);
@@ -138,30 +138,33 @@ void Output::Threads::run_console(Console& console) {
     else ++console.moved;
     if (makes_room) resume(source);
     lock.lock();
-    if (!is_whole) tell_cut(*source);
+    if (lost) tell_loss(*source, *lost);
     console.busy = false;
   }
 }
 
-// What cannot be read back has been in the file all the same. False: some of it is not there any more.
-bool Output::Threads::read_back(const Source& source, std::int64_t at, std::size_t size, std::string& bytes) {
+// What cannot be read back has been in the file all the same. None: all was read. 0: some of it is not there any more; else what read() ended with.
+std::optional<int> Output::Threads::read_back(const Source& source, std::int64_t at, std::size_t size, std::string& bytes) {
   bytes.resize(size);
   std::size_t done = 0;
+  int error = 0;
   while (done < size) {
     const ssize_t got = ::pread(source.file.get(), bytes.data() + done, size - done, at + static_cast<std::int64_t>(done));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;  // another program has truncated the file
+    if (got < 0 && at >= 0) error = errno;
+    if (got <= 0) break;  // else another program has truncated the file
     done += static_cast<std::size_t>(got);
   }
   bytes.resize(done);
-  return done == size;
+  return done == size ? std::nullopt : std::optional{error};
 }
 
 // Under the console's mutex, as the next one.
-void Output::Threads::tell_cut(Source& source) {
-  if (std::exchange(source.cut_told, true)) return;
-  warn(fmt::format("another program has cut or extended {}: what the console had not shown of it by then is not shown",
-                   source.path.native()));
+void Output::Threads::tell_loss(Source& source, int error) {
+  if (std::exchange(source.loss_told, true)) return;
+  const std::string why = error == 0 ? fmt::format("another program has cut or extended {}", source.path.native())
+                                     : message(from_errno(error, "read " + source.path.native()));
+  warn(why + ": what the console had not shown of it by then is not shown");
 }
 
 // `count` bytes more are in the file, and it ended with them at `end`. Where they do not follow those before them another program has cut the file
@@ -175,7 +178,7 @@ void Output::Threads::add_written(Console& console, Source& source, std::size_t 
   if (source.taken == before) return;
   console.gone += before - source.taken;
   source.taken = before;
-  tell_cut(source);
+  tell_loss(source, 0);
 }
 
 void Output::Threads::run_collector() {

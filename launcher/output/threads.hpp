@@ -45,7 +45,7 @@ struct Output::Source {
   std::uint64_t written = 0;  // bytes in the file
   std::uint64_t taken = 0;    // of these, how many went to the console
   std::int64_t shift = 0;     // byte n of these is at n - shift in the file, which another program may have cut since
-  bool cut_told = false;      // that some of them were not there any more
+  bool loss_told = false;     // that some of them were not there any more
   std::string memory;         // what did not get into the file
   std::string tail;           // the last bytes of all
   bool is_whole = true;       // the tail is all there was
@@ -95,9 +95,9 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
 
   void run_console(Console& console);
 
-  static bool read_back(const Source& source, std::int64_t at, std::size_t size, std::string& bytes);
+  static std::optional<int> read_back(const Source& source, std::int64_t at, std::size_t size, std::string& bytes);
 
-  void tell_cut(Source& source);
+  void tell_loss(Source& source, int error);
 
   // --- the collector ---
 

@@ -105,10 +105,12 @@ void WorkerProcesses::start(const Spawn& spawn) {
 // The workers that run have their connections. One that starts only says that it cannot connect.
 void WorkerProcesses::tell_loss_of_directory() const {
   if (::access(setting_.socket.c_str(), F_OK) == 0 || errno != ENOENT) return;
-  log_.error(
-      fmt::format("{} was removed: workers that start from now on cannot reach this agent. systemd-logind removes $XDG_RUNTIME_DIR at the "
-                  "user's last logout: start elrun with XDG_RUNTIME_DIR unset, or `loginctl enable-linger` first",
-                  setting_.agent.directory.native()));
+  const std::string directory = setting_.agent.directory.native();
+  log_.error(fmt::format("{} was removed: workers that start from now on cannot reach this agent, if they use libelrun. {}", directory,
+                         directory.starts_with("/run/user/")
+                             ? "systemd-logind removes $XDG_RUNTIME_DIR at the user's last logout: start elrun with XDG_RUNTIME_DIR unset, "
+                               "or `loginctl enable-linger` first"
+                             : "Somebody, or what cleans temporary files, has done that: except it there, and start the job again"));
 }
 
 void WorkerProcesses::ended(LocalRank worker, Ending ending, std::int64_t ended_ns) {

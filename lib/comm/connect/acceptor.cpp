@@ -1,5 +1,7 @@
 #include "lib/comm/connect/acceptor.hpp"
 
+#include <poll.h>
+
 #include <elrun/units.hpp>
 
 #include "lib/link/socket.hpp"
@@ -28,7 +30,9 @@ void Acceptor::accept() {
   listener_->async_wait(asio::posix::stream_descriptor::wait_read, [this](const ErrorCode& error) {
     if (error || !listener_) return;
     for (;;) {
-      if (!has_room_()) return accept_later();
+      pollfd waiting{listener_->native_handle(), POLLIN, 0};
+      if (::poll(&waiting, 1, 0) < 1) return accept();
+      if (!has_room_(family_)) return accept_later();
       auto accepted = accept_one(listener_->native_handle());
       if (!accepted.ok()) return accept_later();  // no descriptor is free
       if (!*accepted) return accept();

@@ -12,11 +12,11 @@
 
 namespace elrun::inline v0 {
 
-/// Used on the loop's thread. `accepted` decides what becomes of a connection. While `has_room` says no, connections wait in the system's backlog.
+/// Used on the loop's thread. `accepted` decides what becomes of a connection. `has_room` is asked where one waits. While it says no, connections wait in the system's backlog.
 class Acceptor {
  public:
   using Accepted = std::function<void(Fd connection, int family)>;
-  using HasRoom = std::function<bool()>;
+  using HasRoom = std::function<bool(int family)>;
   explicit Acceptor(boost::asio::io_context& loop) : loop_{loop}, pause_{loop} {}
   void open(Fd listener, Accepted accepted, HasRoom has_room);
   void close();

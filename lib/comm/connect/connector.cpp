@@ -118,7 +118,8 @@ void Connector::begin(Lanes* lanes) {
   silence_timer_.async_wait([this](const ErrorCode& error) {
     if (!error && !stopped_) fail_for_the_unreachable();
   });
-  listeners_.accept([this](Fd connection, int family) { hear(std::move(connection), family); }, [this] { return make_room(); });
+  listeners_.accept([this](Fd connection, int family) { hear(std::move(connection), family); },
+                    [this](int family) { return make_room(family); });
   for (std::uint32_t rank = 0; rank < group_.me.rank.value(); ++rank) dial(peers_[rank]);
 }
 
@@ -183,18 +184,19 @@ Connector::PendingHandle Connector::pend(Fd fd, int family) {
 
 void Connector::dismiss(const PendingHandle& pending) {
   pending_.erase(pending);
-  std::erase(guests_, pending);
+  std::erase(guests(pending->is_unix), pending);
   pending->timer.cancel();
   pending->socket.reset();
 }
 
 /// For one more guest. The oldest one goes, if it has had its turn: it says nothing, or its rank dials again.
-bool Connector::make_room() {
-  if (guests_.size() < most_guests()) return true;
-  if (clock_.now() < guests_.front()->turn_ends) return false;
+bool Connector::make_room(int family) {
+  std::deque<PendingHandle>& waiting = guests(family == AF_UNIX);
+  if (waiting.size() < most_guests()) return true;
+  if (clock_.now() < waiting.front()->turn_ends) return false;
   ErrorCode ignored;
-  guests_.front()->socket->close(ignored);  // what waits for it dismisses it
-  guests_.pop_front();
+  waiting.front()->socket->close(ignored);  // what waits for it dismisses it
+  waiting.pop_front();
   return true;
 }
 
@@ -202,15 +204,17 @@ void Connector::hear(Fd fd, int family) {
   if (family != AF_UNIX) set_no_delay(fd.get());
   const PendingHandle guest = pend(std::move(fd), family);
   guest->turn_ends = clock_.now() + guest_turn;
-  guests_.push_back(guest);
+  guests(guest->is_unix).push_back(guest);
   asio::async_read(*guest->socket, asio::buffer(guest->introduction), [this, guest](const ErrorCode& error, std::size_t) {
     auto said = decode_introduction(guest->introduction);
-    if (error || stopped_ || !said.ok()) return dismiss(guest);
+    if (error || stopped_ || !guest->socket->is_open() || !said.ok()) return dismiss(guest);
     guest->said = *said;
     const Membership& me = group_.me;
     const bool expected = said->generation == me.generation && said->world == me.world && said->to == me.rank && said->from > me.rank &&
                           said->from.value() < me.world.value() && !states_.has_connected(said->from);
     if (!expected) return dismiss(guest);  // another generation, or a rank that would not dial this one
+    // It knows the generation, which strangers do not. With the answer its rank counts itself connected, and does not dial again.
+    std::erase(guests(guest->is_unix), guest);
     random_bytes(guest->nonce);
     const Sha256 proof = proof_of(Role::listener, group_.key, guest->said, guest->nonce);
     std::ranges::copy(guest->nonce, guest->answer.begin());
@@ -218,7 +222,7 @@ void Connector::hear(Fd fd, int family) {
     asio::async_write(*guest->socket, asio::buffer(guest->answer), [this, guest](const ErrorCode& failed, std::size_t) {
       if (failed || stopped_) return dismiss(guest);
       asio::async_read(*guest->socket, asio::buffer(guest->proof), [this, guest](const ErrorCode& cut, std::size_t) {
-        if (cut || stopped_) return dismiss(guest);
+        if (cut || stopped_ || !guest->socket->is_open()) return dismiss(guest);
         Peer& peer = peers_[guest->said.from.value()];
         if (!equal_constant_time(guest->proof, proof_of(Role::dialer, group_.key, guest->said, guest->nonce))) {
           peer.last_problem = "a process connected in its name without the generation's key";
@@ -313,7 +317,6 @@ void Connector::give_up(const PendingHandle& pending, Peer& peer, std::string wh
 
 void Connector::proved(const PendingHandle& pending, Peer& peer) {
   if (states_.has_connected(peer.rank)) return dismiss(pending);
-  std::erase(guests_, pending);
   if (pending->is_unix) offer_memory(pending, peer);
   else admit(peer, pending);
 }

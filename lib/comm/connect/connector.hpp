@@ -5,6 +5,7 @@
 /// where each offers the other its shared memory. The pair uses it only if both can map it; otherwise frames go over that socket.
 /// Until a peer has proved the key, its connection costs a bounded amount of memory and time.
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -82,7 +83,8 @@ class Connector {
 
   PendingHandle pend(Fd fd, int family);
   void dismiss(const PendingHandle& pending);
-  bool make_room();
+  bool make_room(int family);
+  std::deque<PendingHandle>& guests(bool is_unix) { return guests_[is_unix ? 1 : 0]; }
   void hear(Fd fd, int family);
 
   void dial(Peer& peer);
@@ -105,7 +107,8 @@ class Connector {
   Listeners listeners_;
   boost::asio::steady_timer deadline_timer_, silence_timer_;
   std::set<PendingHandle> pending_;
-  std::deque<PendingHandle> guests_;  // of these, those that came in and have not proved the key, in their order
+  std::array<std::deque<PendingHandle>, 2>
+      guests_;  // of these, those that came in and have not said who they are, in their order; by TCP, by Unix socket
   Rng jitter_{0};
   Lanes* lanes_ = nullptr;
   std::string no_lanes_;  // why there are none

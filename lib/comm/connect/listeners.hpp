@@ -32,7 +32,7 @@ class Listeners {
   Result<RankAddress> open(const std::string& address, bool with_unix);
   /// Each connection that comes in is handed over from now on, while there is room.
   void accept(
-      const Acceptor::Accepted& accepted, const Acceptor::HasRoom& has_room = [] { return true; });
+      const Acceptor::Accepted& accepted, const Acceptor::HasRoom& has_room = [](int) { return true; });
   void close();
 
  private:

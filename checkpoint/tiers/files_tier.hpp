@@ -16,7 +16,10 @@ namespace elrun::inline v0 {
 class FilesTier final : public Tier {
  public:
   FilesTier(Files& files, Path root, std::string unique = {}, unsigned at_once = 1)
-      : files_{files}, root_{std::move(root)}, unique_{std::move(unique)}, at_once_{at_once} {}
+      : files_{files}, root_{std::move(root)}, unique_{std::move(unique)}, at_once_{at_once} {
+    if (!root_.has_filename() && root_.has_relative_path())
+      root_ = root_.parent_path();  // with a slash at its end it would be its own parent
+  }
 
   Result<std::unique_ptr<ReadableFile>> open(const std::string& name) override;
   Result<std::vector<std::string>> list(const std::string& directory) override;

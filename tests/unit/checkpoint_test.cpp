@@ -262,10 +262,13 @@ TEST_CASE("a checkpoint whose owner died before the sync of its directory is dur
 }
 
 TEST_CASE("directories whose maker died before their sync are synced by the next start", "[checkpoint]") {
+  const Path root = GENERATE("/ckpts", "/ckpts/", "/ckpts//");
+  const bool is_made = GENERATE(true, false);
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
     FaultyFiles files;
-    for (const char* made : {"/ckpts", "/ckpts/gens", "/ckpts/ckpt"}) REQUIRE(files.make_directory(made).ok());
-    TestJob job{files, 1, 1};
+    if (is_made)
+      for (const char* made : {"/ckpts", "/ckpts/gens", "/ckpts/ckpt"}) REQUIRE(files.make_directory(made).ok());
+    TestJob job{files, 1, 1, small_model(), 1, "run", root};
     REQUIRE(job.start().ok());
     REQUIRE(said(job.save(10)) == "");
     Rng rng{seed};

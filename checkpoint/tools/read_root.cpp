@@ -80,8 +80,15 @@ Result<RootFacts> read_root(Files& files, const Clock& clock, const std::string&
   const Log silent{"", [](Level, std::string_view) {}};
   const CheckpointRoot root{tier, clock, silent, saver_of(tier, found)};
   RootFacts facts;
+  // Before and after: a job that saves meanwhile acknowledges what the look did not see yet, and retention takes an acknowledgement back before its checkpoint goes.
+  ELRUN_TRY_ASSIGN(const std::vector<CheckpointId> before, find_acknowledged(tier));
   ELRUN_TRY_ASSIGN(facts.view, root.of_reading(look(root, every_fence, {}, facts.notes)));
   ELRUN_TRY_ASSIGN(facts.acknowledged, find_acknowledged(tier));
+  const auto is_new = [&](const CheckpointId& id) {
+    const auto at = std::ranges::find(facts.view.found, id, &Found::id);
+    return std::ranges::find(before, id) == before.end() && (at == facts.view.found.end() || !at->committed);
+  };
+  std::erase_if(facts.acknowledged, is_new);
   for (const Found& f : facts.view.found) {
     if (f.committed)
       if (auto commit = read_commit(tier, checkpoint_directory(f.id)); commit.ok() && commit->id == f.id)

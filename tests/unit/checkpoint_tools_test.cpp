@@ -184,6 +184,25 @@ TEST_CASE("each checkpoint of a root is listed with its state, and the choice is
   }
 }
 
+TEST_CASE("beside a job that saves and removes nothing is missing, whenever it does so", "[ckpt]") {
+  for (unsigned at = 0;; ++at) {
+    FaultyFiles files;
+    TestJob job{files, 1, 1};
+    start_and_save(job, {10, 20});
+    unsigned operations = 0;
+    files.before = [&](std::uint64_t) {
+      if (operations++ != at) return;
+      REQUIRE(said(job.save(30)) == "");
+      REQUIRE(said(job.ranks[0].retain(2)) == "");
+    };
+    const RootFacts facts = facts_of(files);
+    files.before = {};
+    INFO("saved before operation " << at);
+    for (const ListedCheckpoint& l : list_checkpoints(facts)) CHECK(l.state != State::missing);
+    if (operations <= at) break;
+  }
+}
+
 TEST_CASE("reading a root changes nothing in it", "[ckpt]") {
   FaultyFiles files;
   TestJob job{files, 2, 1};

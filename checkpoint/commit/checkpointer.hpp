@@ -149,7 +149,7 @@ class Checkpointer {
   void abandon(const SaveTicket& ticket);
 
   /// Leader. Keeps the newest `keep` (at least 2) checkpoints of the timeline that pass all checks but those of their data blocks. Removes older
-  /// ones and leftovers of dead saves. A failure leaves every kept one untouched.
+  /// ones, a few at a time, and leftovers of dead saves. A failure leaves every kept one untouched.
   Result<void> retain(std::uint32_t keep);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t fences_kept = 32;         // the newest, whoever needs them: a damaged one is judged by those below it
 constexpr std::size_t fences_removed_max = 64;  // by one retain
+constexpr std::size_t removed_max = 4;          // the same of checkpoints: others wait for this rank's next step
 
 Result<void> remove_committed(const CheckpointRoot& root, const CheckpointId& id, const std::string& identity) {
   const std::string directory = checkpoint_directory(id);
@@ -119,7 +121,7 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
     for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
     keep_first(remove_old_fences(root_, fence_.number(), found, promised));
     ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(found, promised, run->root, keep)));
-    for (const CheckpointId& id : gone.uncommit) {
+    for (const CheckpointId& id : std::span{gone.uncommit}.first(std::min(gone.uncommit.size(), removed_max))) {
       ELRUN_TRY(fence_.check_newest(root_));  // since the last look a later job may have gone on from this one
       keep_first(remove_committed(root_, id, run->root));
     }

@@ -144,6 +144,21 @@ TEST_CASE("the newest k stay, with every file they need, and older ones are gone
   CHECK(files.list("/ckpts/trash").value().empty());
 }
 
+TEST_CASE("where fewer are kept than before, the oldest go a few with each save", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  for (std::uint64_t step = 10; step <= 120; step += 10) REQUIRE(said(job.save(step)) == "");
+  const auto left = [&] { return files.list("/ckpts/ckpt")->size(); };
+  for (const std::size_t after : {8, 4, 2, 2}) {
+    const std::size_t before = left();
+    REQUIRE(said(job.ranks[0].retain(2)) == "");
+    CHECK(left() == after);
+    CHECK(before - left() <= 4);
+  }
+  CHECK(files.list("/ckpts/ckpt")->front() == "s000000000110.g00000001.a01");
+}
+
 TEST_CASE("a checkpoint whose COMMIT was removed, and not for good, does not come back in part after the next removal", "[checkpoint]") {
   for_all_seeds(20, [](Rng& rng) {
     FaultyFiles files;

@@ -315,8 +315,6 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
     if (committed.ok()) {  // whatever becomes of this generation now: it is acknowledged
       session_.checkpoint_saved(checkpointer_.acknowledged());
       tell_store(checkpointer_.acknowledged());
-      const auto kept = removes_old ? checkpointer_.retain(options_.keep) : Result<void>{};
-      if (!kept.ok()) log_.warning("old checkpoints could not be removed: " + message(kept.failure()));
     }
   }
   ELRUN_TRY_ASSIGN(
@@ -324,7 +322,9 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
       leaders<std::string>(
           [&]() -> Result<std::string> { return committed.ok() ? Result<std::string>{checkpointer_.acknowledged()} : committed.failure(); },
           decode_text));
-  if (!world_.leads()) session_.checkpoint_saved(acknowledgement);
+  if (!world_.leads()) return session_.checkpoint_saved(acknowledgement), Result<void>{};
+  const auto kept = removes_old ? checkpointer_.retain(options_.keep) : Result<void>{};  // nobody waits for the outcome meanwhile
+  if (!kept.ok()) log_.warning("old checkpoints could not be removed: " + message(kept.failure()));
   return {};
 }
 

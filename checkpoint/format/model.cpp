@@ -15,7 +15,6 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::size_t plan_description_max = 16384;
 constexpr std::size_t problems_told = 64;
 
 constexpr std::array<std::pair<DType, const char*>, 8> dtypes{{{DType::f32, "F32"},

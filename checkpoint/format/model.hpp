@@ -70,6 +70,7 @@ struct Aux {
 
 /// Every contradiction in a table, in sentences; empty when it can be saved.
 [[nodiscard]] std::vector<std::string> problems(const ModelTable& table);
+constexpr std::size_t plan_description_max = 16384;
 [[nodiscard]] std::vector<std::string> problems(const PlanIdentity& plan);
 
 /// What differs between a saved model and this one, a line each, at most `limit`; empty when they are equal.

@@ -93,4 +93,36 @@ TEST_CASE("placement and steps may change in a job's life, all else makes anothe
   CHECK(changed([](Plan& q) { q.numeric = "mine 2"; }));
 }
 
+TEST_CASE("a plan with any number of units in bf16 fits into a checkpoint, and each name is part of it", "[job]") {
+  const auto units = [](std::size_t count, std::size_t first = 0) {
+    std::vector<UnitSpec> out(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      out[i].name = fmt::format("blocks.{}.mlp", first + i);
+      out[i].tensors.push_back({.name = "weight", .dtype = DType::bf16});
+    }
+    return out;
+  };
+  CHECK(identity(good(), units(2)).description == identity(good()).description + "weights in bf16: blocks.0.mlp blocks.1.mlp\n");
+  const PlanIdentity many = identity(good(), units(2000));
+  CHECK(problems(many).empty());
+  CHECK(many.description.find("weights in bf16: 2000 units, whose names have SHA-256 ") != std::string::npos);
+  CHECK(many.hash != identity(good(), units(2000, 1)).hash);
+  CHECK(many.hash != identity(good(), units(2001)).hash);
+  CHECK(many.hash == identity(good(), units(2000)).hash);
+  // Where names become too long for a checkpoint, and not before: those of existing checkpoints stay as they are.
+  std::size_t listed = 0;
+  for (std::size_t count = 1; count < 2000; ++count) {
+    const std::string text = identity(good(), units(count)).description;
+    const bool is_listed = text.find("SHA-256") == std::string::npos;
+    REQUIRE(text.size() <= plan_description_max);
+    REQUIRE((is_listed || listed > 0));
+    if (is_listed) {
+      REQUIRE(listed == count - 1);
+      listed = count;
+    }
+  }
+  CHECK(identity(good(), units(listed)).description.size() + 40 > plan_description_max);
+  CHECK(listed > 500);
+}
+
 }  // namespace elrun::test

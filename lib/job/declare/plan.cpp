@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/model.hpp"
 #include "lib/base/bytes.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/job/state/update.hpp"
@@ -122,10 +123,15 @@ PlanIdentity identity(const Plan& plan) {
 PlanIdentity identity(const Plan& plan, const std::vector<UnitSpec>& units) {
   PlanIdentity out = identity(plan);
   std::string names;
+  std::size_t count = 0;
   for (const UnitSpec& unit : units)
-    if (std::ranges::any_of(unit.tensors, [](const TensorSpec& t) { return t.dtype == DType::bf16; })) names += " " + unit.name;
+    if (std::ranges::any_of(unit.tensors, [](const TensorSpec& t) { return t.dtype == DType::bf16; })) names += " " + unit.name, ++count;
   if (names.empty()) return out;
-  out.description += fmt::format("weights in bf16:{}\n", names);
+  std::string line = fmt::format("weights in bf16:{}\n", names);
+  // No checkpoint can have a longer one. Shorter ones stay as they are, for hashes in checkpoints are of them.
+  if (out.description.size() + line.size() > plan_description_max)
+    line = fmt::format("weights in bf16: {} units, whose names have SHA-256 {}\n", count, to_hex(sha256(as_bytes(names))));
+  out.description += line;
   out.hash = to_hex(sha256(as_bytes(out.description)));
   return out;
 }

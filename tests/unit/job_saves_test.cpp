@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <thread>
 
 #include "checkpoint/staging/slot_save.hpp"
@@ -562,6 +563,31 @@ TEST_CASE("the memory of a slot is asked for with the host state that is known",
   FaultyFiles files;
   Saving member{files, 1, {.directory = "/root", .every = 3, .async = true}, writer.path, JobSaves::Then::saves, ~std::uint64_t{0} / 8};
   CHECK(member.said("of memory for them and has"));
+}
+
+TEST_CASE("a directory is one of the working directory when it was named, also for ckptd, and whatever the program does later",
+          "[job_saves]") {
+  struct Back {
+    ~Back() { std::filesystem::current_path(was); }
+    Path was = std::filesystem::current_path();
+  } const back;
+  const TemporaryDirectory first, second;
+  std::filesystem::current_path(first.path());
+  const Path root = std::filesystem::current_path() / "ckpts";
+  Writer writer;
+  FaultyFiles files;
+  const std::string given = GENERATE(as<std::string>{}, "ckpts", "ckpts/");
+  Saving member{files, 1, {.directory = given, .every = 3, .async = true}, writer.path};
+  std::filesystem::current_path(second.path());
+  member.saves.save(3, host_state);
+  member.saves.finish_copy();
+  writer.accept();
+  while (writer.hear() != SlotWord::sealed) {
+  }
+  CHECK(writer.slot->record(SlotState::sealed).value().directory == root.string());
+  writer.say(SaveOutcome{1, 3, {}, Failure{Code::no_space, Remedy::retry, "full"}});
+  member.saves.save_at_the_end(4, host_state);
+  CHECK(files.list(root / "ckpt")->size() == 1);
 }
 
 TEST_CASE("a bound on bytes per second with which no save can be over in time is said, and no other", "[job_saves]") {

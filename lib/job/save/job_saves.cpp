@@ -1,7 +1,10 @@
 #include "lib/job/save/job_saves.hpp"
 
 #include <bit>
+#include <filesystem>
 #include <functional>
+#include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -32,6 +35,17 @@ std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>(
 }
 
 }  // namespace
+
+void JobSaves::configure(const CheckpointOptions& options) {
+  options_ = options;
+  interval_ = SaveInterval{{options.every, options.interval, options.budget}};
+  if (!has_directory()) return;
+  std::error_code no_working_directory;
+  Path whole = std::filesystem::absolute(options.directory, no_working_directory);
+  if (no_working_directory) return;
+  if (!whole.has_filename() && whole.has_relative_path()) whole = whole.parent_path();  // a slash at the end
+  options_.directory = whole.string();  // acknowledgements have this text, and are compared by it
+}
 
 void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, std::uint64_t host_bytes, Then then) {
   if (!has_directory()) return;

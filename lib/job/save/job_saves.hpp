@@ -44,10 +44,8 @@ class JobSaves {
         retry_{host, world, departure},
         record_{host.clock, host.session, world} {}
 
-  void configure(const CheckpointOptions& options) {
-    options_ = options;
-    interval_ = SaveInterval{{options.every, options.interval, options.budget}};
-  }
+  /// A directory is one of this moment's working directory, whatever the program does later: `elrun ckptd` has another one.
+  void configure(const CheckpointOptions& options);
   [[nodiscard]] bool has_directory() const { return !options_.directory.empty(); }
 
   /// What follows `open` in this generation.

@@ -28,16 +28,17 @@ Result<void> remove_committed(const CheckpointRoot& root, const CheckpointId& id
   return root.tier().throw_away(directory);
 }
 
-/// A directory without a COMMIT.
-Result<void> sweep(const CheckpointRoot& root, const CheckpointId& id, const std::string& identity) {
+/// A directory without a COMMIT. False: it stays, for it has one now, or belongs to another root.
+Result<bool> sweep(const CheckpointRoot& root, const CheckpointId& id, const std::string& identity) {
   const std::string directory = checkpoint_directory(id);
   const auto now_there = root.tier().list(directory);  // the looks and removals before this one take their time
-  if (now_there.ok() && std::find(now_there->begin(), now_there->end(), commit_file) != now_there->end()) return {};
+  if (now_there.ok() && std::find(now_there->begin(), now_there->end(), commit_file) != now_there->end()) return false;
   const auto left = read_manifest(root.tier(), directory);
-  if (left.ok() && left->manifest.root != identity) return {};
+  if (left.ok() && left->manifest.root != identity) return false;
   // It is gone from the list. Whether it is gone for good nobody knows who only looks: its removal may have failed before it was synced.
   ELRUN_TRY(root.tier().remove(name_in(directory, commit_file)));
-  return root.tier().remove_all(directory);
+  ELRUN_TRY(root.tier().remove_all(directory));
+  return true;
 }
 
 /// A start reads the highest fence, and those below it only where that one is damaged. What a checkpoint or an acknowledgement names stays, too.
@@ -91,15 +92,16 @@ void Checkpointer::remove_leftovers(const commit::AskSpace& before) {
     ELRUN_TRY(fence_.check_newest(root_));
     ELRUN_TRY_ASSIGN(const auto run, root_.read_run());
     if (!run) return {};
-    ELRUN_TRY(root_.tier().empty_trash());
+    Result<void> first = root_.tier().empty_trash();  // what one of them keeps from going is no reason for the others to stay
     ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(root_.tier()));
     ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(root_.tier()));
     for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
     for (const CheckpointId& id : leftovers(found, promised, fence_.number(), before.step, before.earlier)) {
-      ELRUN_TRY(sweep(root_, id, run->root));
-      ++removed;
+      const auto swept = sweep(root_, id, run->root);
+      if (swept.ok()) removed += *swept ? 1 : 0;
+      else if (first.ok()) first = swept.failure();
     }
-    return {};
+    return first;
   }();
   if (removed > 0)
     root_.log().info(fmt::format("there was too little space for a checkpoint of step {}: what {} unfinished {} left is removed",
@@ -125,7 +127,8 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
       ELRUN_TRY(fence_.check_newest(root_));  // since the last look a later job may have gone on from this one
       keep_first(remove_committed(root_, id, run->root));
     }
-    for (const CheckpointId& id : gone.sweep) keep_first(sweep(root_, id, run->root));
+    for (const CheckpointId& id : gone.sweep)
+      if (auto swept = sweep(root_, id, run->root); !swept.ok()) keep_first(std::move(swept).failure());
     keep_first(root_.tier().empty_trash());
     return {};
   }();

@@ -173,6 +173,9 @@ int verify(const CkptOptions& options, Files& files, const Clock& clock) {
       std::fflush(stdout);
     }
   }
+  if (all.empty() && !meant->ids.empty())
+    return failed(
+        {.code = Code::not_found, .what = fmt::format("none of the checkpoints of {} is there any more: nothing was verified", name.root)});
   if (options.as_json) fmt::print("{}", document(verified_json(all)));
   return is_whole ? 0 : 1;
 }

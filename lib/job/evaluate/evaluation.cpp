@@ -76,6 +76,7 @@ ByteVector EvaluationPart::bytes() const {
   ByteWriter w;
   begin_with(w, count_);
   w.put(static_cast<std::uint32_t>(numbers_.size()));
+  if (numbers_.size() > evaluation_sums_max) return w.take();  // refused for that alone, however long it would be
   std::vector<std::string_view> names(numbers_.size());
   for (const auto& [name, number] : numbers_) names[number] = name;
   for (const std::string_view name : names) w.put_text(name);

@@ -21,7 +21,8 @@ cudaStream_t native(elrun::Stream stream) { return static_cast<cudaStream_t>(str
 /// reason, which nobody would hear of if it waited here.
 bool comes_to_an_end(cudaStream_t stream) {
   static std::atomic<bool> hangs{false};  // found before: there is nothing more to wait for
-  const auto until = std::chrono::steady_clock::now() + (hangs ? std::chrono::seconds{0} : std::chrono::seconds{2});
+  const auto until = std::chrono::steady_clock::now() +
+                     (hangs ? std::chrono::seconds{0} : std::chrono::seconds{10});  // longer than an abort of NCCL is waited for
   while (cudaStreamQuery(stream) == cudaErrorNotReady) {
     if (std::chrono::steady_clock::now() >= until) return hangs = true, false;
     std::this_thread::sleep_for(std::chrono::microseconds{100});

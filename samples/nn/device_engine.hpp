@@ -20,7 +20,7 @@ class DeviceArrayOf {
   DeviceArrayOf(DeviceArrayOf&& other) noexcept
       : stream_{other.stream_}, data_{std::exchange(other.data_, nullptr)}, size_{std::exchange(other.size_, 0)} {}
   DeviceArrayOf& operator=(DeviceArrayOf&&) = delete;
-  ~DeviceArrayOf();  ///< Waits for the stream's work, 2 s at most. Where that comes to no end, the memory is kept.
+  ~DeviceArrayOf();  ///< Waits for the stream's work, 10 s at most. Where that comes to no end, the memory is kept.
   /// An address of the device: the host must not touch it.
   [[nodiscard]] T* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return size_; }

@@ -99,7 +99,7 @@ TEST_CASE("an array whose stream's work comes to no end is kept, and nobody wait
   {
     const auto a = engine.array(16), b = engine.array(16), c = engine.array(16);
     for (const auto* array : {&a, &b, &c}) engine.fill_with_zeros(array->data(), array->size());
-    fakegpu::set_faults("slow:1:10000");
+    fakegpu::set_faults("slow:1:60000");
     Linear{4, 4}.forward(engine, 4, a.data(), b.data(), c.data());
     fakegpu::set_faults("");
   }

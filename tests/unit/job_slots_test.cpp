@@ -408,4 +408,63 @@ TEST_CASE("a model that no machine holds is told before anything is allocated", 
   }
 }
 
+TEST_CASE("while the world stays, the samples of coming slots are known ahead", "[job]") {
+  using Ids = std::vector<std::uint64_t>;
+  for (const std::uint32_t world : {1u, 3u, 11u}) {
+    std::atomic<std::uint64_t> slots{0}, kept{0}, wrong{0};
+    const auto members = run_world({.world = world}, [&](Job& job, Member& me) {
+      std::vector<Ids> promised;
+      std::uint64_t mine = 0;
+      ToyOptions options;
+      options.plan = toy_plan(0);
+      options.in_slot = [&](Job& inside, std::uint64_t, Slot& slot) {
+        ++slots;
+        kept += mine++ > 0 && !promised.empty() && std::ranges::equal(promised[0], slot.samples());
+        promised = inside.samples_ahead(3);
+        wrong += promised.size() > 3;
+      };
+      toy(options)(job, me);
+      wrong += !promised.empty();  // after the last slot of the last step
+      wrong += !job.samples_ahead(100).empty();
+    });
+    for (const Member& m : members) REQUIRE(m.outcome.has_value());
+    CHECK(wrong == 0);
+    CHECK(kept == slots - std::min(world, 8u));  // of each rank's first nothing could be asked before
+  }
+}
+
+TEST_CASE("in an evaluation, its own coming slots alone are known ahead", "[job]") {
+  for (const std::uint32_t world : {1u, 3u}) {
+    std::atomic<std::uint64_t> kept{0}, wrong{0}, slots{0};
+    const auto members = run_world({.world = world}, [&](Job& job, Member&) {
+      job.configure(toy_plan(0));
+      (void)job.unit("u").tensor<float>("t", {10});
+      job.seal();
+      (void)job.restore();
+      const auto evaluate = [&] {
+        std::vector<std::uint64_t> promised;
+        (void)job.evaluate(10, [&](Slot& slot) {
+          ++slots;
+          kept += std::ranges::equal(promised, slot.samples());
+          const auto ahead = job.samples_ahead(3);
+          for (const auto& ids : ahead)
+            for (const std::uint64_t id : ids) wrong += id >= 10;
+          promised = ahead.empty() ? std::vector<std::uint64_t>{} : ahead.front();
+          slot.report(0, 1);
+        });
+        wrong += !promised.empty();  // after its last slot
+      };
+      evaluate();
+      auto step = job.next_step();
+      evaluate();
+      for (Slot& slot : step->slots()) slot.report(0, 1);
+      (void)step->apply(AdamW{}, {});
+      evaluate();
+    });
+    CHECK(wrong == 0);
+    CHECK(slots == 3 * 4);
+    CHECK(kept == slots - 3 * std::min(world, 4u));  // of each rank's first nothing could be asked before
+  }
+}
+
 }  // namespace elrun::test

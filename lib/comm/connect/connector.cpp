@@ -213,7 +213,7 @@ void Connector::hear(Fd fd, int family) {
     const bool expected = said->generation == me.generation && said->world == me.world && said->to == me.rank && said->from > me.rank &&
                           said->from.value() < me.world.value() && !states_.has_connected(said->from);
     if (!expected) return dismiss(guest);  // another generation, or a rank that would not dial this one
-    // It knows the generation, which strangers do not. With the answer its rank counts itself connected, and does not dial again.
+    // It knows the generation, as members alone do. With the answer its rank counts itself connected, and does not dial again.
     std::erase(guests(guest->is_unix), guest);
     random_bytes(guest->nonce);
     const Sha256 proof = proof_of(Role::listener, group_.key, guest->said, guest->nonce);

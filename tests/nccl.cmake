@@ -54,6 +54,8 @@ add_dependencies(fake_nccl_test elrun_fake_nccl)
 # Whole jobs that exchange by it.
 elrun_devices_test(job_nccl_test SOURCES devices/job_nccl_test.cpp LINK elrun::job elrun::link fmt::fmt ENVIRONMENT FAKEGPU_DEVICES=4 SEEDS 1 2 TIMEOUT 600)
 add_dependencies(job_nccl_test elrun_fake_nccl)
+elrun_devices_test(job_overlap_device_test SOURCES devices/job_overlap_device_test.cpp LINK elrun::job elrun::link fmt::fmt ENVIRONMENT FAKEGPU_DEVICES=4 SEEDS 1 2)
+add_dependencies(job_overlap_device_test elrun_fake_nccl)
 elrun_devices_test(job_rebuilds_test SOURCES devices/job_rebuilds_test.cpp LINK elrun::job elrun::link fmt::fmt ENVIRONMENT FAKEGPU_DEVICES=4 TIMEOUT 3600)
 add_dependencies(job_rebuilds_test elrun_fake_nccl)
 foreach(test job_processes_test job_faults_test)  # what their workers find; without it they would find the machine's

@@ -92,7 +92,7 @@ struct Plan {
   std::uint64_t memory_per_rank = 0;
   /// Whether a thread of the job's own exchanges weights and gradients while the program computes, where ranks exchange them in the middle of a slot.
   /// It hands gradients off in the background, and gathers the weights of the unit ahead that came next in the slot before. Takes the memory of a second unit.
-  /// It is for ranks that wait for a slow network: it makes their steps shorter. Where all cores compute and the network is fast, it makes them longer (lib/job/MEASURED.md).
+  /// On a device both run beside the program's kernels. It is for ranks that wait for a slow network: it makes their steps shorter. Where all cores compute and the network is fast, it makes them longer (lib/job/MEASURED.md).
   /// It never changes a bit of the result.
   bool overlap = false;
   Reduce reduce = Reduce::exact;

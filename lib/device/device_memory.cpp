@@ -114,6 +114,11 @@ class DeviceMemory final : public Memory {
   }
 
   Stream stream() const override { return stream_.view(); }
+  std::unique_ptr<Memory> beside() override {
+    DeviceMemoryOptions options = options_;
+    options.staging = options.packing = Bytes{4 << 10};  // it is for work on the device
+    return std::make_unique<DeviceMemory>(device_, clock_, options);
+  }
   void* allocate(std::size_t bytes) override {
     const CurrentDevice current{device_};
     free_if_idle();

@@ -45,6 +45,7 @@ void round_by_granule(std::span<float> run, const Put& put) {
 class HostMemory final : public Memory {
  public:
   Stream stream() const override { return {}; }
+  std::unique_ptr<Memory> beside() override { return nullptr; }
   void* allocate(std::size_t bytes) override {
     constexpr std::size_t page = 4096;
     const std::size_t whole_pages = (bytes + page - 1) / page * page;

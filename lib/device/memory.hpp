@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include <elrun/device.hpp>
@@ -24,6 +25,9 @@ class Memory {
   /// it returns; on a device `hash` and `read` are.
   [[nodiscard]] virtual Stream stream() const = 0;
   [[nodiscard]] Device device() const { return stream().device(); }
+  /// Another Memory of the same device, for the same runs, whose work is in an order of its own: events say what comes after what (handles.hpp). What it allocates is freed
+  /// by it. Destroyed before this one. Null on the host, where there is one order. Throws Error.
+  [[nodiscard]] virtual std::unique_ptr<Memory> beside() = 0;
 
   /// Filled with zeros; begins on a page on the host, on a border of 256 bytes on a device. Throws std::bad_alloc on the host, Error (`exhausted`) on a
   /// device. Given back by `free`.

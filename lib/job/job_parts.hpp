@@ -104,6 +104,7 @@ struct JobParts {
   SharedBuffers shared_buffers{host.share, host.log, memory()};
   ArrayMeeting array_meeting{host.device_groups, host.session, memory(), host.clock, host.log};
   ProgramStreams streams{memory().stream()};
+  RoundsMemory rounds_memory{memory()};
   std::optional<DeviceLosses> losses;       // where tensors lie on a device
   std::vector<std::size_t> losses_to_come;  // of which of this rank's slots
   std::exception_ptr scope_failure;
@@ -115,7 +116,7 @@ struct JobParts {
   HashBeside parameters_hash;  // of this generation's comparison
   GradientReducer reducer;
   VoteExchange votes;
-  PhaseRounds rounds{world, state, reducer, shards.map};
+  PhaseRounds rounds{world, state, reducer, shards.map, rounds_memory};
   UnitScopes scopes{declared, state, reducer, rounds};
 };
 

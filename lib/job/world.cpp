@@ -45,7 +45,7 @@ void JobWorld::End::set(const Failure& failure) {
 JobWorld::JobWorld(Session& session, JoinPeers join, WorldArrays arrays)
     : session_{session}, join_{std::move(join)}, arrays_{arrays}, membership_{session.place().membership}, end_{std::make_shared<End>()} {
   if (arrays_.memory != nullptr && arrays_.memory->device().kind != DeviceKind::host)
-    staged_ = std::make_unique<StagedExchange>(arrays_.memory->stream(), *arrays_.clock);
+    staged_ = std::make_unique<StagedExchange>(arrays_.memory->device(), *arrays_.clock);
   session_.on_generation_over([end = end_](const Failure& why) { end->set(why); });
 }
 
@@ -129,7 +129,8 @@ Result<void> JobWorld::ended(Failure why) {
   return why;
 }
 
-Result<void> JobWorld::exchange_arrays(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as) {
+Result<void> JobWorld::exchange_arrays(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as,
+                                       std::optional<Stream> in) {
   if (staged_ == nullptr) return exchange(sends, receives, as);
   if (over()) return why_over();
   if (size() == 1) return {};
@@ -138,7 +139,8 @@ Result<void> JobWorld::exchange_arrays(std::span<const SendList> sends, std::spa
   auto done =
       (of_generation_ != nullptr ? *of_generation_ : *staged_)
           .exchange(sends, receives,
-                    {.host = [this, as](std::span<const SendList> out, std::span<const ReceiveList> in) { return exchange(out, in, as); },
+                    {.stream = in.value_or(arrays_.memory->stream()),
+                     .host = [this, as](std::span<const SendList> out, std::span<const ReceiveList> to) { return exchange(out, to, as); },
                      .over = [this] { return over(); },
                      .limit = timeout()});
   return done.ok() ? done : ended(std::move(done).failure());

@@ -111,7 +111,9 @@ class JobWorld {
   /// `exchange` is for the host's memory; for what a member decides with on every machine. `exchange_arrays` is for what lies in the job's Memory
   /// (parameters, leaves, sums, moments): as ArrayExchange (array_exchange.hpp) on a device, and the same on the host. Throws Error where the device fails.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {});
-  Result<void> exchange_arrays(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {});
+  /// `in`: the stream in whose order it works; none: that of the arrays' memory.
+  Result<void> exchange_arrays(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {},
+                               std::optional<Stream> in = {});
   /// Waits for all that the arrays' stream was given, as `timeout` allows; `what` it was is for failures. On this rank alone, in any world: what is
   /// read after it is there. Fails as an exchange does, and throws Error where the device fails. On the host there is nothing to wait for.
   Result<void> wait_for_arrays(std::string_view what);

@@ -45,6 +45,7 @@ void WorldSetup::plan_world(std::span<const std::uint32_t> nodes) {
   if (rank == job_.shards.rank && wanted == job_.shards.map) return;
   job_.shards.map = std::move(wanted);
   job_.shards.rank = rank;
+  if (job_.plan().overlap) job_.rounds_memory.overlap();  // before what lies in it
   const auto exchanges = choose_exchanges();
   GradientBuffers buffers = job_.reducer.take_buffers();
   job_.reducer = {};  // before the new one: memory for both is not there
@@ -56,6 +57,7 @@ void WorldSetup::plan_world(std::span<const std::uint32_t> nodes) {
                                  job_.plan().reduce,
                                  job_.plan().leaves,
                                  job_.shared_buffers,
+                                 job_.rounds_memory,
                                  std::move(buffers)};
   job_.state.plan_world(job_.shards.map, rank, job_.reducer.space());
   job_.votes = VoteExchange{job_.reducer.slots_by_rank(), job_.plan().slots(), job_.reducer.norm_nodes(), rank};

@@ -12,6 +12,7 @@ namespace elrun::test {
 class ForwardingMemory : public Memory {
  public:
   Stream stream() const override { return host.stream(); }
+  std::unique_ptr<Memory> beside() override { return nullptr; }
   void* allocate(std::size_t bytes) override { return host.allocate(bytes); }
   void free(void* memory) noexcept override { host.free(memory); }
   void fill_with_zeros(std::span<std::byte> run) override { host.fill_with_zeros(run); }

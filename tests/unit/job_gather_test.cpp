@@ -14,7 +14,7 @@ constexpr Phase between{Phase::What::between, 0, 0};
 /// One rank of a world with a sharded model: element i of unit u is i + 100000 u on its owner.
 struct Gatherer {
   Gatherer(JobWorld& in, std::uint32_t of_rank, bool overlap = false, Memory& memory = host_memory())
-      : world{in}, rank{of_rank}, buffers{private_memory(memory)} {
+      : world{in}, rank{of_rank}, buffers{private_memory(memory)}, rounds_memory{memory} {
     declared.configure(plan(), {});
     for (const UnitSpec& spec : two_units()) {
       UnitState& unit = declared.add_unit(spec.name, nullptr);
@@ -23,8 +23,8 @@ struct Gatherer {
     }
     declared.seal();
     state = ModelState{lay_out(two_units()), plan().placement, Optimizer::sgd, buffers};
-    reducer =
-        GradientReducer{state.layout(), shards, rank, slots, GradientReducer::Exchanges::per_slot, Reduce::exact, DType::f32, buffers};
+    reducer = GradientReducer{state.layout(), shards,     rank,    slots,        GradientReducer::Exchanges::per_slot,
+                              Reduce::exact,  DType::f32, buffers, rounds_memory};
     state.plan_world(shards, rank, reducer.space());
     state.allocate(shards.cuts[rank]);
     rounds.plan_world(overlap);
@@ -62,13 +62,16 @@ struct Gatherer {
   JobWorld& world;
   std::uint32_t rank;
   SharedBuffers buffers;
+  RoundsMemory rounds_memory;
   Declarations declared;
   std::vector<UnitState*> units;
   ShardMap shards = one_node(Sharding::sharded, world.size());
   ModelState state;
   GradientReducer reducer;
   InitialValues initial{2};
-  PhaseRounds rounds{world, state, reducer, shards};
+  RoundMarks marks{.weights = std::vector<RoundsMemory::Mark>(2),
+                   .leaves = std::vector<RoundsMemory::Mark>(2)};  // for rounds without phases
+  PhaseRounds rounds{world, state, reducer, shards, rounds_memory};
   UnitScopes scopes{declared, state, reducer, rounds};
 };
 
@@ -84,7 +87,8 @@ TEST_CASE("a round brings each rank the unit that it wants, and serves ranks tha
     RoundExchange round{world.size(), rank};
     Need need{.phase = between};
     if (rank < 2) need.gather = rank;  // another one on each; rank 2 gives
-    const auto heard = round.run(world, need, {.state = me.state, .stream = nullptr, .shards = me.shards});
+    const auto heard =
+        round.run(world, need, {.state = me.state, .stream = nullptr, .shards = me.shards, .memory = me.rounds_memory, .marks = me.marks});
     right += heard.has_value() && heard->me == rank && heard->by_rank[1].gather == 1 && (rank == 2 || me.has(rank));
   });
   CHECK(right == 3);
@@ -96,7 +100,9 @@ TEST_CASE("ranks at different phases end the world, and are named", "[round_exch
     Gatherer me{world, rank};
     RoundExchange round{world.size(), rank};
     const Need need{.phase = {Phase::What::between, rank, 0}};
-    must(!round.run(world, need, {.state = me.state, .stream = nullptr, .shards = me.shards}).has_value(), "it is refused");
+    must(!round.run(world, need, {.state = me.state, .stream = nullptr, .shards = me.shards, .memory = me.rounds_memory, .marks = me.marks})
+              .has_value(),
+         "it is refused");
     why[rank] = world.why_over().what;
   });
   CHECK_THAT(why[0], Catch::Contains("rank 1") || Catch::Contains("rank 0"));
@@ -110,7 +116,12 @@ TEST_CASE("a leaf that nobody expects ends the world", "[round_exchange]") {
     RoundExchange round{world.size(), rank};
     Need need{.phase = me.slot(0)};
     if (rank == 1) need.hand_off = 0;
-    (void)round.run(world, need, {.state = me.state, .stream = nullptr, .shards = me.shards});  // gradients are exchanged once per step
+    (void)round.run(world, need,
+                    {.state = me.state,
+                     .stream = nullptr,
+                     .shards = me.shards,
+                     .memory = me.rounds_memory,
+                     .marks = me.marks});  // gradients are exchanged once per step
     why[rank] = world.why_over().what;
   });
   for (const std::string& w : why) CHECK_THAT(w, Catch::Contains("rank 1 hands off a leaf of unit 0, which nobody expects of it"));
@@ -122,7 +133,9 @@ TEST_CASE("a round that ends a slot without all leaves ends the world", "[round_
     Gatherer me{world, rank};
     RoundExchange round{world.size(), rank};
     const Need need{.phase = me.slot(0), .last = 1};
-    const auto heard = round.run(world, need, {.state = me.state, .stream = &me.reducer.stream(), .shards = me.shards});
+    const auto heard =
+        round.run(world, need,
+                  {.state = me.state, .stream = &me.reducer.stream(), .shards = me.shards, .memory = me.rounds_memory, .marks = me.marks});
     ended += !heard.has_value() && world.why_over().what.find("without handing off all units") != std::string::npos;
   });
   CHECK(ended == 2);

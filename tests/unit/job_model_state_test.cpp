@@ -321,6 +321,7 @@ class CountingMemory final : public ForwardingMemory {
 TEST_CASE("all that a state and a reducer hold is of one memory, and given back to it", "[memory]") {
   CountingMemory memory;
   SharedBuffers buffers{{}, quiet(), memory};
+  RoundsMemory rounds{memory};
   for (const int stage : {0, 1, 2, 3}) {
     const Layout layout = lay_out(two_units());
     const ShardMap shards = one_node(zero(stage).optimizer, 3);
@@ -335,7 +336,7 @@ TEST_CASE("all that a state and a reducer hold is of one memory, and given back 
     CHECK(memory.hashes > hashes);
     for (const auto exchanges : {GradientReducer::Exchanges::per_step, GradientReducer::Exchanges::per_slot}) {
       const std::uint64_t before = memory.allocated;
-      const GradientReducer reducer{layout, shards, 1, 6, exchanges, Reduce::exact, DType::bf16, buffers};
+      const GradientReducer reducer{layout, shards, 1, 6, exchanges, Reduce::exact, DType::bf16, buffers, rounds};
       const std::uint64_t norm = elements(pieces(layout, shards.folds[1])) / granule * sizeof(float);
       // Of six slots each rank adds two: three operands are left. Each of the two units is a piece.
       const std::uint64_t tables = reducer.is_per_slot() ? 0 : 3 * sizeof(ReduceOperand) + 2 * sizeof(ReducePiece);

@@ -33,10 +33,10 @@ Reduced reduce(std::uint32_t world_size, Sharding sharding, GradientReducer::Exc
   std::vector<std::span<const float>> views(world_size);
   in_world(world_size, [&](JobWorld& world, std::uint32_t rank) {
     SharedBuffers buffers = private_memory(memory);
+    RoundsMemory rounds{memory};
     const ShardMap shards = one_node(sharding, world_size);
-    GradientReducer reducer{layout,     shards,    rank,
-                            slot_count, exchanges, Reduce::exact,
-                            leaves,     buffers,   before != nullptr ? std::move((*before)[rank]) : GradientBuffers{}};
+    GradientReducer reducer{layout,        shards, rank,    slot_count, exchanges,
+                            Reduce::exact, leaves, buffers, rounds,     before != nullptr ? std::move((*before)[rank]) : GradientBuffers{}};
     reducer.begin_step();
     for (std::size_t phase = 0; phase < reducer.slots_of_busiest(); ++phase) {
       const bool busy = phase < reducer.my_slots().size();
@@ -117,10 +117,11 @@ TEST_CASE("a reducer takes the buffers of the one for the world before over, wha
 
 TEST_CASE("every slot is some rank's, whichever the evaluation", "[reducer]") {
   SharedBuffers buffers = private_memory();
+  RoundsMemory rounds{host_memory()};
   for (const auto exchanges : {GradientReducer::Exchanges::per_step, GradientReducer::Exchanges::per_slot})
     for (const std::uint32_t world : {1u, 4u, 8u}) {
       const GradientReducer reducer{
-          lay_out(two_units()), one_node(Sharding::sharded, world), 0, slot_count, exchanges, Reduce::exact, DType::f32, buffers};
+          lay_out(two_units()), one_node(Sharding::sharded, world), 0, slot_count, exchanges, Reduce::exact, DType::f32, buffers, rounds};
       std::vector<std::uint32_t> all;
       for (const auto& of_rank : reducer.slots_by_rank()) all.insert(all.end(), of_rank.begin(), of_rank.end());
       std::ranges::sort(all);
@@ -133,6 +134,7 @@ TEST_CASE("every slot is some rank's, whichever the evaluation", "[reducer]") {
 
 TEST_CASE("peers are shown the buffers in which nodes of the tree lie, and no deeper ones", "[reducer]") {
   SharedBuffers buffers{SharedBuffer::make, quiet()};
+  RoundsMemory rounds{host_memory()};
   // Of eight slots each of two ranks has an aligned half, which is one node.
   const GradientReducer reducer{lay_out(two_units()),
                                 one_node(Sharding::replicated, 2),
@@ -141,7 +143,8 @@ TEST_CASE("peers are shown the buffers in which nodes of the tree lie, and no de
                                 GradientReducer::Exchanges::per_step,
                                 Reduce::exact,
                                 DType::f32,
-                                buffers};
+                                buffers,
+                                rounds};
   CHECK(reducer.buffers() == 3);
   CHECK(reducer.shared().size() == 1);
 }

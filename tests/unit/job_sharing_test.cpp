@@ -13,6 +13,7 @@
 #include "lib/job/state/paged_arena.hpp"
 #include "tests/support/property.hpp"
 #include "tests/unit/elastic_world.hpp"
+#include "tests/unit/job_parts.hpp"
 
 namespace elrun::test {
 namespace {
@@ -437,7 +438,9 @@ TEST_CASE("initial values that differ between ranks are told before the first st
 
 TEST_CASE("a leaf that comes twice, or from a rank without a slot, is refused", "[job]") {
   const Layout layout = lay_out({{"a", {{"w", DType::f32, {5000}, {}}}}});
-  LeafStream stream{layout, 2, shard_map(Sharding::sharded, std::vector<std::uint32_t>(3)), 0};
+  SharedBuffers buffers = private_memory();
+  RoundsMemory rounds{host_memory()};
+  LeafStream stream{layout, 2, shard_map(Sharding::sharded, std::vector<std::uint32_t>(3)), 0, DType::f32, buffers, rounds};
   stream.begin();
   CHECK(stream.busy() == 2);
   stream.open(0);
@@ -468,7 +471,9 @@ TEST_CASE("a step that was broken off leaves no memory with its leaves", "[job][
   const TensorSpec tensor{"w", DType::f32, {8 * granule}, {}};
   const Layout layout = lay_out({{"a", {tensor}}, {"b", {tensor}}});
   for (const DType leaves : {DType::f32, DType::bf16}) {
-    LeafStream stream{layout, 4, shard_map(Sharding::sharded, std::vector<std::uint32_t>(2)), 0, leaves};
+    SharedBuffers buffers = private_memory();
+    RoundsMemory rounds{host_memory()};
+    LeafStream stream{layout, 4, shard_map(Sharding::sharded, std::vector<std::uint32_t>(2)), 0, leaves, buffers, rounds};
     const std::uint64_t leaf = 8 * page, arriving = 4 * page * size_of(leaves) / 4;
     stream.begin();
     stream.open(0);

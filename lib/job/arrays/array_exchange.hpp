@@ -13,6 +13,7 @@ namespace elrun::inline v0 {
 
 /// What a call needs besides its lists.
 struct ArrayCall {
+  Stream stream;  ///< In whose order the exchange works; of the lists' device.
   /// The exchange of host memory between the same ranks, as a part of this call.
   std::function<Result<void>(std::span<const SendList>, std::span<const ReceiveList>)> host;
   std::function<bool()> over;  ///< Whether the generation is. From the calling thread.
@@ -22,7 +23,7 @@ struct ArrayCall {
 /// One rank's part. All ranks make the same calls in the same order; each one at a time, on whichever thread.
 ///
 /// What holds for each implementation:
-/// * Runs of the lists are of one device's memory, and no loop of the host touches them. An exchange is work of that memory's stream: it sends what work before it has
+/// * Runs of the lists are of one device's memory, and no loop of the host touches them. An exchange is work of the call's stream: it sends what work before it has
 ///   left, and work after it sees what came.
 /// * When it fails, what it was to receive is unspecified, and what it was to send is as it was.
 /// * Every wait ends: by its limit, or soon after the generation is over. A failure with the remedy `exit_process` says that work may still touch the lists,

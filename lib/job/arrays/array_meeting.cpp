@@ -40,7 +40,7 @@ Result<void> ArrayMeeting::meet(JobWorld& world) {
     if (why.remedy == Remedy::exit_process) throw Error{why};
     return why;
   }
-  world.use(std::make_unique<CollectiveExchange>(std::move(joined).value(), memory_.stream(), clock_));
+  world.use(std::make_unique<CollectiveExchange>(std::move(joined).value(), clock_));
   tell(world, fmt::format("what lies on devices is exchanged by NCCL {}", to_string(facts.front().version)));
   return {};
 }

@@ -20,10 +20,10 @@ void copy(Lists lists, DeviceLists& out) {
 }  // namespace
 
 Result<void> CollectiveExchange::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const ArrayCall& call) {
-  keep_current(stream_.device());  // the communication thread has no other
+  keep_current(call.stream.device());  // the communication thread has no other
   copy(sends, sends_);
   copy(receives, receives_);
-  const Work work = group_->exchange(sends_, receives_, {.stream = stream_, .limit = call.limit});
+  const Work work = group_->exchange(sends_, receives_, {.stream = call.stream, .limit = call.limit});
   auto done = work.wait(Deadline::after(clock_.now(), call.limit + abort_margin));
   if (!done.ok() && done.failure().code == Code::deadline_passed && done.failure().remedy == Remedy::retry) {
     Failure stuck = std::move(done).failure();  // the call goes on, and may still touch the lists
@@ -34,7 +34,7 @@ Result<void> CollectiveExchange::exchange(std::span<const SendList> sends, std::
   if (!done.ok() && done.failure().remedy != Remedy::exit_process)
     for (const ReceiveList& list : receives)
       for (const auto& run : list)
-        if (!run.empty()) runtime::fill_async(run, std::byte{0}, stream_);
+        if (!run.empty()) runtime::fill_async(run, std::byte{0}, call.stream);
   return done;
 }
 

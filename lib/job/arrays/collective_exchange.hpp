@@ -1,5 +1,5 @@
 #pragma once
-/// \file CollectiveExchange: from device to device, by a group on device memory (NCCL), in the order of the memory's stream.
+/// \file CollectiveExchange: from device to device, by a group on device memory (NCCL).
 
 #include <memory>
 #include <vector>
@@ -13,15 +13,13 @@ namespace elrun::inline v0 {
 /// garbage (device_collectives.hpp).
 class CollectiveExchange final : public ArrayExchange {
  public:
-  /// `stream`: of the memory in which the lists lie, on the group's device. It and `clock` outlive this.
-  CollectiveExchange(std::unique_ptr<DeviceCollectives> group, Stream stream, const Clock& clock)
-      : group_{std::move(group)}, stream_{stream}, clock_{clock} {}
+  /// `clock` outlives this.
+  CollectiveExchange(std::unique_ptr<DeviceCollectives> group, const Clock& clock) : group_{std::move(group)}, clock_{clock} {}
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const ArrayCall& call) override;
   void revoke(const Failure& why) override { group_->revoke(why); }
 
  private:
   const std::unique_ptr<DeviceCollectives> group_;
-  const Stream stream_;
   const Clock& clock_;
   std::vector<DeviceSendList> sends_;  // by rank; kept between calls
   std::vector<DeviceReceiveList> receives_;

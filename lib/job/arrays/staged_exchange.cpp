@@ -28,23 +28,22 @@ void stage(PinnedBlocks& blocks, std::span<const Runs> runs, std::vector<Staged>
 
 }  // namespace
 
-StagedExchange::StagedExchange(Stream stream, const Clock& clock)
-    : stream_{stream}, clock_{clock}, out_{stream.device(), clock}, in_{stream.device(), clock} {}
+StagedExchange::StagedExchange(Device device, const Clock& clock)
+    : device_{device}, clock_{clock}, out_{device, clock}, in_{device, clock} {}
 
 Result<void> StagedExchange::wait(Event event, std::string_view what, const ArrayCall& call) const {
   return wait_for(event, {.what = what, .over = call.over, .deadline = Deadline::after(clock_.now(), call.limit)}, clock_);
 }
 
 Result<void> StagedExchange::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const ArrayCall& call) {
-  keep_current(stream_.device());  // the communication thread has no other
-  stage(out_, sends, sends_, [&](std::span<const std::byte> run, std::span<std::byte> at) { runtime::copy_async(run, at, stream_); });
+  keep_current(device_);  // the communication thread has no other
+  stage(out_, sends, sends_, [&](std::span<const std::byte> run, std::span<std::byte> at) { runtime::copy_async(run, at, call.stream); });
   if (std::ranges::any_of(sends_, [](const SendList& list) { return !list.empty(); })) {
-    out_.record(stream_);
+    out_.record(call.stream);
     ELRUN_TRY(wait(out_.used(), "what is to be sent", call));
-    // The copies from here to the device of the call before have run: they are before `out_` in the stream.
-  } else {  // who sends nothing does not wait for the program's work
-    ELRUN_TRY(wait(in_.used(), "what came before", call));
   }
+  // Copies from here to the device of the call before. Who sends nothing waits for no other work of the stream.
+  ELRUN_TRY(wait(in_.used(), "what came before", call));
   stage(in_, receives, receives_, [](std::span<std::byte>, std::span<std::byte>) {});
   ELRUN_TRY(call.host(sends_, receives_));
   std::size_t r = 0;
@@ -53,11 +52,11 @@ Result<void> StagedExchange::exchange(std::span<const SendList> sends, std::span
     for (auto run : receives[r++])
       while (!run.empty()) {
         const std::span<std::byte> from = list[piece++];
-        runtime::copy_async(from, run.first(from.size()), stream_);
+        runtime::copy_async(from, run.first(from.size()), call.stream);
         run = run.subspan(from.size());
       }
   }
-  in_.record(stream_);
+  in_.record(call.stream);
   return {};
 }
 

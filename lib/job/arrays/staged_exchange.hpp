@@ -12,13 +12,13 @@ namespace elrun::inline v0 {
 /// Its pinned memory is as large as the largest exchange of this rank: what it sends, and what it receives.
 class StagedExchange final : public ArrayExchange {
  public:
-  /// `stream`: of the memory in which the lists lie. It and `clock` outlive this. Throws Error.
-  StagedExchange(Stream stream, const Clock& clock);
+  /// `device`: of the memory in which the lists lie. `clock` outlives this. Throws Error.
+  StagedExchange(Device device, const Clock& clock);
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const ArrayCall& call) override;
 
  private:
   [[nodiscard]] Result<void> wait(Event event, std::string_view what, const ArrayCall& call) const;
-  const Stream stream_;
+  const Device device_;
   const Clock& clock_;
   PinnedBlocks out_, in_;
   // Of the host, by rank; kept between calls, so that one allocates nothing once the largest was made.

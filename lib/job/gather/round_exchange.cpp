@@ -49,26 +49,30 @@ std::optional<Heard> RoundExchange::run(JobWorld& world, const Need& said, const
   return Heard{needs_, rank_};
 }
 
-/// The second exchange of a round. False: it failed, and the world is over.
+/// The second exchange of a round, and what follows from it, in the order of the rounds' memory. False: it failed, and the world is over.
 bool RoundExchange::move(JobWorld& world, const RoundMoves& moves, Result<void>& wrong) {
   const Need& mine = needs_[rank_];
   const ShardMap& shards = moves.shards;
+  moves.memory.wait_for(moves.marks.state);
+  if (mine.gather != Need::nothing) moves.memory.wait_for(moves.marks.weights[static_cast<std::size_t>(mine.gather)]);
+  if (hands_off(mine)) moves.memory.wait_for(moves.marks.leaves[static_cast<std::size_t>(mine.hand_off)]);
   moves.state.begin_round();
   for (std::uint32_t r = 0; r < needs_.size(); ++r) {
     move_.sends[r].clear(), move_.receives[r].clear();
     if (r == rank_) continue;
     const Need& theirs = needs_[r];
     if (const auto given = shards.gives(rank_, r); given && theirs.gather != Need::nothing)
-      move_.sends[r].push_back(moves.state.weights_to_give(static_cast<std::uint32_t>(theirs.gather), *given));
+      move_.sends[r].push_back(moves.state.weights_to_give(static_cast<std::uint32_t>(theirs.gather), *given, moves.memory.get()));
     if (const auto given = shards.gives(r, rank_); given && mine.gather != Need::nothing)
       move_.receives[r].push_back(moves.state.weights_to_take(static_cast<std::uint32_t>(mine.gather), *given));
     if (hands_off(mine)) move_.sends[r].push_back(moves.stream->part_for(static_cast<std::uint32_t>(mine.hand_off), r));
     if (hands_off(theirs)) move_.receives[r].push_back(moves.stream->arriving(static_cast<std::uint32_t>(theirs.hand_off), r));
   }
-  if (!world.exchange_arrays(move_.sends, move_.receives, Call::round).ok()) return false;
-  for (std::uint32_t r = 0; r < needs_.size() && wrong.ok(); ++r)
+  const bool moved = world.exchange_arrays(move_.sends, move_.receives, Call::round, moves.memory.get().stream()).ok();
+  for (std::uint32_t r = 0; r < needs_.size() && moved && wrong.ok(); ++r)
     if (hands_off(needs_[r]) && !moves.stream->arrived(static_cast<std::uint32_t>(needs_[r].hand_off), r)) wrong = unexpected_leaf(r);
-  return true;
+  moves.memory.show_to_job();  // also what a failed exchange left
+  return moved;
 }
 
 }  // namespace elrun::inline v0

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "lib/job/arrays/rounds_memory.hpp"
 #include "lib/job/gather/comm_thread.hpp"
 #include "lib/job/gather/rounds.hpp"
 #include "lib/job/gradients/leaf_stream.hpp"
@@ -19,11 +20,20 @@
 
 namespace elrun::inline v0 {
 
+/// What of the job's work a round comes after, set by the job's thread. The vectors are by unit.
+struct RoundMarks {
+  RoundsMemory::Mark state;                  ///< All that it gives of the state is there, and the sums of the step before were used.
+  std::vector<RoundsMemory::Mark> weights;   ///< The memory in which weights arrive is free for them.
+  std::vector<RoundsMemory::Mark> leaves{};  ///< The leaf is final.
+};
+
 /// What a round moves. `stream`: none where gradients are exchanged once per step, so that nobody hands off leaves.
 struct RoundMoves {
   ModelState& state;
   LeafStream* stream = nullptr;
   const ShardMap& shards;
+  RoundsMemory& memory;
+  const RoundMarks& marks;
 };
 
 class RoundExchange {

@@ -124,7 +124,7 @@ void UnitScopes::close(std::uint32_t unit, bool gradient, InitialValues& initial
     state_.let_go_of_unit(unit);
     return point_at_weights(unit);
   }
-  if (counts.may_be_written) state_.keep_written(unit);
+  if (counts.may_be_written) state_.keep_written(unit), rounds_.state_changed();
   if (initial.may_write()) initial.wrote(unit, state_.hash_of_unit(unit));
   if (next_unit_ != unit) let_go(unit);
   point_at_weights(unit);

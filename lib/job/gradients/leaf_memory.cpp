@@ -70,11 +70,12 @@ class PagedLeaves final : public LeafMemory {
 /// This rank's own part is copied there, so that its leaf's buffer is free for the next one while other ranks' parts are awaited.
 class BufferedLeaves final : public LeafMemory {
  public:
-  BufferedLeaves(LeafShapes shapes, Memory& memory) : shapes_{std::move(shapes)}, memory_{memory}, at_(shapes_.units.size()) {
+  BufferedLeaves(LeafShapes shapes, Memory& memory, RoundsMemory& rounds)
+      : shapes_{std::move(shapes)}, rounds_{rounds}, at_(shapes_.units.size()) {
     std::uint64_t leaf = 0, part = 0;
     for (const LeafShapes::OfUnit& unit : shapes_.units) leaf = std::max(leaf, unit.size()), part = std::max(part, unit.part());
     leaves_ = UnitBuffers{leaf, memory};
-    parts_ = UnitBuffers{shapes_.world * shapes_.taken(part), memory};
+    parts_ = UnitBuffers{shapes_.world * shapes_.taken(part), rounds.get()};
   }
 
   void make_room(std::size_t leaves) override {
@@ -93,7 +94,8 @@ class BufferedLeaves final : public LeafMemory {
   void sent(std::uint32_t unit) override {
     const std::uint64_t begin = shapes_.taken(of(unit).mine.begin), count = shapes_.taken(of(unit).part());
     float* const mine = arriving(unit, shapes_.rank);
-    memory_.copy(std::as_bytes(std::span{at_[unit].leaf + begin, count}), std::as_writable_bytes(std::span{mine, count}));
+    rounds_.get().copy(std::as_bytes(std::span{at_[unit].leaf + begin, count}), std::as_writable_bytes(std::span{mine, count}));
+    rounds_.show_to_job();  // which makes the next leaf in that buffer
     give_back(leaves_, at_[unit].leaf);
   }
   const float* part(std::uint32_t unit, std::uint32_t rank) const override { return at_[unit].parts + begin_of_part(unit, rank); }
@@ -113,16 +115,16 @@ class BufferedLeaves final : public LeafMemory {
   }
   std::uint64_t held_bytes() const override { return leaves_.bytes() + parts_.bytes(); }
   const LeafShapes shapes_;
-  Memory& memory_;
+  RoundsMemory& rounds_;
   std::vector<Buffers> at_;  // by unit
   UnitBuffers leaves_, parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<LeafMemory> make_leaf_memory(LeafShapes shapes, Memory& memory) {
+std::unique_ptr<LeafMemory> make_leaf_memory(LeafShapes shapes, Memory& memory, RoundsMemory& rounds) {
   if (memory.device().kind == DeviceKind::host) return std::make_unique<PagedLeaves>(std::move(shapes), memory);
-  return std::make_unique<BufferedLeaves>(std::move(shapes), memory);
+  return std::make_unique<BufferedLeaves>(std::move(shapes), memory, rounds);
 }
 
 }  // namespace elrun::inline v0

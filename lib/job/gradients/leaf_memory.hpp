@@ -15,6 +15,7 @@
 #include <elrun/tensor.hpp>
 
 #include "lib/device/memory.hpp"
+#include "lib/job/arrays/rounds_memory.hpp"
 #include "lib/job/declare/layout.hpp"
 
 namespace elrun::inline v0 {
@@ -77,7 +78,7 @@ class LeafMemory {
   std::uint64_t bytes_max_ = 0;
 };
 
-/// `memory` outlives it.
-[[nodiscard]] std::unique_ptr<LeafMemory> make_leaf_memory(LeafShapes shapes, Memory& memory);
+/// Leaves are made in the order of `memory`; what comes after that is in the order of `rounds`, which is of the same memory. Both outlive it.
+[[nodiscard]] std::unique_ptr<LeafMemory> make_leaf_memory(LeafShapes shapes, Memory& memory, RoundsMemory& rounds);
 
 }  // namespace elrun::inline v0

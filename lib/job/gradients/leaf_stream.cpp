@@ -5,6 +5,14 @@
 #include "lib/base/assert.hpp"
 
 namespace elrun::inline v0 {
+namespace {
+
+void put(Memory& memory, std::span<const float> leaf, std::span<float> into) {
+  memory.copy(std::as_bytes(leaf), std::as_writable_bytes(into));
+}
+void put(Memory& memory, std::span<const bf16> leaf, std::span<float> into) { memory.to_float(leaf, into); }
+
+}  // namespace
 
 std::vector<std::vector<std::uint32_t>> deal_slots(std::uint32_t slots, std::uint32_t world) {
   std::vector<std::vector<std::uint32_t>> out(world);
@@ -13,8 +21,9 @@ std::vector<std::vector<std::uint32_t>> deal_slots(std::uint32_t slots, std::uin
 }
 
 LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap& shards, std::uint32_t rank, DType leaves,
-                       SharedBuffers* shared_buffers)
-    : memory_{shared_buffers != nullptr ? &shared_buffers->private_memory() : &host_memory()},
+                       SharedBuffers& shared_buffers, RoundsMemory& rounds)
+    : memory_{&shared_buffers.private_memory()},
+      rounds_{&rounds},
       slots_{slots},
       folds_{shards.folds},
       delivers_{shards.cuts != shards.folds},
@@ -28,7 +37,7 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap
     shapes_.units.push_back({.leaf = {unit.gradient_begin, unit.gradient_begin + unit.trainable}, .mine = {}});
   for (const Piece& p : pieces(layout, folds_[rank]))
     shapes_.units[p.unit].mine = {p.begin, p.end}, places_[p.unit] = p.place, shard_elements_ += p.size();
-  leaves_ = make_leaf_memory(shapes_, *memory_);
+  leaves_ = make_leaf_memory(shapes_, *memory_, rounds);
   std::vector<std::uint32_t> all(slots);
   for (std::uint32_t slot = 0; slot < slots; ++slot) all[slot] = slot;
   schedule_ = fold_schedule(all, slots);
@@ -37,19 +46,13 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap
   for (std::uint32_t slot = 0; slot < slots; ++slot)
     depth_ = std::max(depth_, schedule_.buffer[slot] + (schedule_.merges[slot] == 0 ? 1 : 0));
   const std::uint64_t stack = depth_ * shard_elements_;
-  stack_ =
-      Arena<float>{stack, delivers_ && shared_buffers != nullptr ? shared_buffers->make(stack * sizeof(float)) : std::nullopt, *memory_};
+  stack_ = Arena<float>{stack, delivers_ ? shared_buffers.make(stack * sizeof(float)) : std::nullopt, *memory_};
   if (!delivers_) return;
   const auto held = pieces(layout, shards.cuts[rank]);
   held_ = Arena<float>{elements(held), *memory_};
   own_ = common(pieces(layout, folds_[rank]), held);
   sums_ = deliver_sums(layout, shards, rank, {stack_.span(), Space::shard}, {held_.span(), Space::shard});
 }
-
-void LeafStream::put(std::span<const float> leaf, std::span<float> into) {
-  memory_->copy(std::as_bytes(leaf), std::as_writable_bytes(into));
-}
-void LeafStream::put(std::span<const bf16> leaf, std::span<float> into) { memory_->to_float(leaf, into); }
 
 void LeafStream::begin() {
   first_slot_ = 0;
@@ -99,16 +102,17 @@ bool LeafStream::arrived(std::uint32_t unit, std::uint32_t rank) {
 }
 
 void LeafStream::fold(std::uint32_t unit) {
-  const std::uint64_t part = shapes_.units[unit].part(), most = fold_chunk(memory_->device().kind);
+  Memory& memory = rounds_->get();
+  const std::uint64_t part = shapes_.units[unit].part(), most = fold_chunk(memory.device().kind);
   for (std::uint64_t begin = 0; begin < part; begin += most) {
     const std::uint64_t count = std::min(most, part - begin);
     const auto partial = [&](std::uint64_t i) { return stack_.span(i * shard_elements_ + places_[unit] + begin, count); };
     const auto take = [&](auto leaf, std::uint32_t slot) {
       std::uint64_t top = schedule_.buffer[slot];
       const std::uint32_t merges = schedule_.merges[slot];
-      if (merges == 0) return put(leaf, partial(top));
-      memory_->add_into(partial(--top), leaf);
-      for (std::uint32_t m = 1; m < merges; ++m, --top) memory_->add_into(partial(top - 1), std::span<const float>{partial(top)});
+      if (merges == 0) return put(memory, leaf, partial(top));
+      memory.add_into(partial(--top), leaf);
+      for (std::uint32_t m = 1; m < merges; ++m, --top) memory.add_into(partial(top - 1), std::span<const float>{partial(top)});
     };
     for (std::uint32_t r = 0; r < busy(); ++r) {
       const float* const leaf = leaves_->part(unit, r);
@@ -131,7 +135,7 @@ Result<void> LeafStream::finish(JobWorld& world) {
   ELRUN_ASSERT(complete());
   if (!delivers_) return {};
   for (const Common& both : own_)
-    put(std::span<const float>{stack_.span(both.a.place, both.a.size())}, held_.span(both.b.place, both.b.size()));
+    put(*memory_, std::span<const float>{stack_.span(both.a.place, both.a.size())}, held_.span(both.b.place, both.b.size()));
   return world.exchange_arrays(sums_.sends, sums_.receives);
 }
 

@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "lib/job/arrays/rounds_memory.hpp"
 #include "lib/job/declare/layout.hpp"
 #include "lib/job/gradients/leaf_memory.hpp"
 #include "lib/job/gradients/leaves.hpp"
@@ -38,9 +39,10 @@ namespace elrun::inline v0 {
 class LeafStream {
  public:
   LeafStream() = default;
-  /// `shared_buffers`: where sums lie that others hold; all else lies in its private memory. Without it, in the host's.
-  LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap& shards, std::uint32_t rank, DType leaves = DType::f32,
-             SharedBuffers* shared_buffers = nullptr);
+  /// `shared_buffers`: where sums lie that others hold; all else lies in its private memory, of which `rounds` is. What is done on the thread of a round is done in its
+  /// order. Both outlive it.
+  LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap& shards, std::uint32_t rank, DType leaves,
+             SharedBuffers& shared_buffers, RoundsMemory& rounds);
 
   /// What peers may be shown: the sums, where others hold them. Leaves are not: their pages come and go.
   [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return stack_.shared(); }
@@ -85,12 +87,11 @@ class LeafStream {
  private:
   [[nodiscard]] std::uint32_t world() const { return shapes_.world; }
   [[nodiscard]] std::span<float> whole_leaf(std::uint32_t unit) const { return {leaves_->leaf(unit), shapes_.units[unit].size()}; }
-  void put(std::span<const float> leaf, std::span<float> into);
-  void put(std::span<const bf16> leaf, std::span<float> into);
   void begin_micro_step();
   void fold(std::uint32_t unit);
 
   Memory* memory_ = &host_memory();
+  RoundsMemory* rounds_ = nullptr;  // none: made without anything
   std::uint32_t slots_ = 0;
   std::vector<Cut> folds_;        // by rank
   bool delivers_ = false;         // some rank holds what another folds

@@ -30,9 +30,9 @@ class GradientReducer {
 
   GradientReducer() = default;
   /// `slots`: of a step. `shared_buffers`: makes what peers read, and outlives the constructor; its private memory outlives the
-  /// reducer. `before`: of a reducer for the same layout and memory.
+  /// reducer. `rounds`: of that memory; outlives the reducer. `before`: of a reducer for the same layout and memory.
   GradientReducer(const Layout& layout, const ShardMap& shards, std::uint32_t rank, std::uint32_t slots, Exchanges exchanges, Reduce reduce,
-                  DType leaves, SharedBuffers& shared_buffers, GradientBuffers before = {});
+                  DType leaves, SharedBuffers& shared_buffers, RoundsMemory& rounds, GradientBuffers before = {});
   /// Nothing is done with this one any more.
   [[nodiscard]] GradientBuffers take_buffers() { return gradients_.take_buffers(); }
 

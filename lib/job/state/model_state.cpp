@@ -138,9 +138,9 @@ std::span<float> ModelState::weights(std::uint32_t unit, Cut cut) const {
   return parameters_->unit(unit).subspan(run.begin, run.end - run.begin);
 }
 
-std::span<const std::byte> ModelState::weights_to_give(std::uint32_t unit, Cut cut) {
+std::span<const std::byte> ModelState::weights_to_give(std::uint32_t unit, Cut cut, Memory& in) {
   const std::span<const float> masters = weights(unit, cut);
-  return rounds(unit) ? std::as_bytes(rounded_.given(masters)) : std::as_bytes(masters);
+  return rounds(unit) ? std::as_bytes(rounded_.given(masters, in)) : std::as_bytes(masters);
 }
 
 std::span<std::byte> ModelState::weights_to_take(std::uint32_t unit, Cut cut) const {

@@ -109,8 +109,8 @@ class ModelState {
   [[nodiscard]] std::span<float> weights(std::uint32_t unit, Cut cut) const;
   /// A round begins: of what the one before gave, nothing is needed any more.
   void begin_round() { rounded_.begin_round(); }
-  /// Of a shard that does not wrap, as it travels: what this rank gives of its own, until the next round begins,
-  [[nodiscard]] std::span<const std::byte> weights_to_give(std::uint32_t unit, Cut cut);
+  /// Of a shard that does not wrap, as it travels: what this rank gives of its own, until the next round begins, made in the order of `in`,
+  [[nodiscard]] std::span<const std::byte> weights_to_give(std::uint32_t unit, Cut cut, Memory& in);
   /// and where it arrives in a unit that is held.
   [[nodiscard]] std::span<std::byte> weights_to_take(std::uint32_t unit, Cut cut) const;
   /// Of what the program sees, and of the values that it gave.

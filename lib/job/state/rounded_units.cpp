@@ -30,10 +30,10 @@ void RoundedUnits::round(const Piece& p, std::span<const float> masters) {
   memory_->to_bf16(masters, unit(p.unit).subspan(p.begin, p.size()));
 }
 
-std::span<const bf16> RoundedUnits::given(std::span<const float> masters) {
+std::span<const bf16> RoundedUnits::given(std::span<const float> masters, Memory& in) {
   ELRUN_ASSERT(taken_ + masters.size() <= given_.size());
   const std::span<bf16> out = given_.span(std::exchange(taken_, taken_ + masters.size()), masters.size());
-  memory_->to_bf16(masters, out);
+  in.to_bf16(masters, out);
   return out;
 }
 

@@ -41,8 +41,8 @@ class RoundedUnits {
 
   /// What was given in the round before is not read any more.
   void begin_round() { taken_ = 0; }
-  /// What masters round to, until the next round begins.
-  [[nodiscard]] std::span<const bf16> given(std::span<const float> masters);
+  /// What masters round to, until the next round begins. `in`: whose order that is done.
+  [[nodiscard]] std::span<const bf16> given(std::span<const float> masters, Memory& in);
 
  private:
   Memory* memory_ = &host_memory();

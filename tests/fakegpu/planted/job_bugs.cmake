@@ -24,15 +24,15 @@ plant(${file} 12 "begin * sizeof(bf16)" "begin * sizeof(float)")
 # Exchanges through pinned memory, and their blocks.
 set(file lib/job/arrays/staged_exchange.cpp)
 plant(${file} 13 [[wait(out_.used(), "what is to be sent", call)]] "Result<void>{}")
-plant(${file} 14 "out_.record(stream_)" "void()")
-plant(${file} 15 "in_.record(stream_)" "void()")
-plant(${file} 16 "runtime::copy_async(run, at, stream_)" "void()")
+plant(${file} 14 "out_.record(call.stream)" "void()")
+plant(${file} 15 "in_.record(call.stream)" "void()")
+plant(${file} 16 "runtime::copy_async(run, at, call.stream)" "void()")
 plant(${file} 38 [[wait(in_.used(), "what came before", call)]] "Result<void>{}")
 plant(lib/job/arrays/pinned_blocks.cpp 17 "offset_ += taken.size()" "offset_ += 0")
 plant(lib/job/arrays/pinned_blocks.cpp 18 "blocks_.empty()" "true" "if (blocks_.empty()) return")
 
 # By NCCL: what an abort left is not to be read.
-plant(lib/job/arrays/collective_exchange.cpp 19 "runtime::fill_async(run, std::byte{0}, stream_)" "void()")
+plant(lib/job/arrays/collective_exchange.cpp 19 "runtime::fill_async(run, std::byte{0}, call.stream)" "void()")
 
 # The program's streams and the job's.
 set(file lib/job/arrays/program_streams.cpp)
@@ -54,7 +54,7 @@ set(file lib/job/state/parameters.cpp)
 plant(${file} 28 "memory_.copy(std::as_bytes(own(p)), std::as_writable_bytes(in_buffer(p)))" "void()")
 plant(${file} 29 "memory_.copy(std::as_bytes(in_buffer(p)), std::as_writable_bytes(own(p)))" "void()")
 set(file lib/job/gradients/leaf_memory.cpp)
-plant(${file} 30 "memory_.copy(std::as_bytes(std::span{at_[unit].leaf + begin, count}), std::as_writable_bytes(std::span{mine, count}))" "void()")
+plant(${file} 30 "rounds_.get().copy(std::as_bytes(std::span{at_[unit].leaf + begin, count}), std::as_writable_bytes(std::span{mine, count}))" "void()")
 plant(${file} 31 "rank * shapes_.taken(of(unit).part())" "std::uint64_t{0}" "return rank * shapes_.taken(of(unit).part())")
 set(file lib/job/gradients/leaf_stream.cpp)
 plant(${file} 32 "memory_->fill_with_zeros(std::as_writable_bytes(whole_leaf(unit)))" "void()")
@@ -65,8 +65,21 @@ plant(lib/job/gradients/gradients.cpp 36 "memory_->round_to_bf16({leaf(i), space
 plant(lib/job/gradients/reducer.cpp 37 "memory_->fill_with_zeros(std::as_writable_bytes(std::span{whole(slot) + run.begin, run.end - run.begin}))" "void()")
 
 # Weights in bf16.
-plant(lib/job/state/rounded_units.cpp 39 "memory_->to_bf16(masters, out)" "void()")
+plant(lib/job/state/rounded_units.cpp 39 "in.to_bf16(masters, out)" "void()")
 plant(lib/job/state/rounded_units.cpp 40 "memory_->to_bf16(masters, unit(p.unit).subspan(p.begin, p.size()))" "void()")
+
+# What rounds do beside the job's stream, with overlap.
+set(file lib/job/arrays/rounds_memory.cpp)
+plant(${file} 41 "mark.at_.record(jobs_.stream())" "void()")
+plant(${file} 42 "wait_in(jobs_.stream(), done_.view())" "void()")
+plant(${file} 43 "done_.record(beside_->stream())" "void()")
+set(file lib/job/gather/phase_rounds.cpp)
+plant(${file} 44 "state_changed()" "void()" "entered_ = phase;
+  state_changed()")
+plant(${file} 45 "memory_.mark(marks_.weights[unit])" "void()")
+plant(${file} 46 "memory_.mark(marks_.leaves[unit])" "void()")
+plant(lib/job/gather/round_exchange.cpp 47 "moves.memory.wait_for(moves.marks.state)" "void()")
+plant(lib/job/gather/round_exchange.cpp 48 "moves.memory.show_to_job()" "void()")
 
 planted_copies(${CMAKE_CURRENT_BINARY_DIR}/planted_job planted_sources)
 # The rest of these libraries is linked as it is (elrun_library says how).

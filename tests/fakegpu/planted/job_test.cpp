@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lib/job/arrays/staged_exchange.hpp"
+#include "tests/devices/overlap_program.hpp"
 #include "tests/devices/streams_program.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
 #include "tests/support/property.hpp"
@@ -134,7 +135,7 @@ std::string given_up() {
   const auto memory = memory_of(0);
   std::vector<std::byte*> arrays;
   {
-    StagedExchange exchange{memory->stream(), test_clock};
+    StagedExchange exchange{memory->device(), test_clock};
     const std::vector<SendList> sends{{}};
     const auto host = [&](std::span<const SendList>, std::span<const ReceiveList> in) -> Result<void> {
       auto from = sent.begin();
@@ -145,7 +146,8 @@ std::string given_up() {
       std::ranges::fill(sent, static_cast<std::byte>(i));
       arrays.push_back(static_cast<std::byte*>(memory->allocate(sent.size())));
       const std::vector<ReceiveList> receives{{{arrays.back(), sent.size()}}};
-      must(exchange.exchange(sends, receives, {.host = host, .over = [] { return false; }, .limit = 60s}).ok(), "an exchange");
+      must(exchange.exchange(sends, receives, {.stream = memory->stream(), .host = host, .over = [] { return false; }, .limit = 60s}).ok(),
+           "an exchange");
     }
   }
   std::string told;
@@ -196,6 +198,17 @@ std::string broken() {
   return named_by({results.begin(), results.end()}, right);
 }
 
+/// Exchanges beside the kernels of a program that does not wait for them. Of the three ranks one has no slot, and gives others its shard.
+template <int stage>
+std::string beside() {
+  Plan plan = toy_plan(0, 2, Exchange::per_slot);
+  plan.steps = 2, plan.placement = zero(stage, Exchange::per_slot);
+  static const std::uint64_t right = right_state(busy_program(plan));
+  return train(3, busy_program(plan), right);
+}
+constexpr auto beside_2 = beside<2>;
+constexpr auto beside_3 = beside<3>;
+
 struct Bug {
   int number;
   std::string_view what;
@@ -243,6 +256,14 @@ constexpr Bug bugs[] = {
     {38, "an exchange that receives without a wait for the one before", given_up},
     {39, "weights that are given before they are rounded", rounded},
     {40, "a unit in bf16 without this rank's part", rounded},
+    {41, "rounds that come after nothing of the job's work", beside_3},
+    {42, "a job that does not wait for what rounds have done", beside_2},
+    {43, "a job that waits for what rounds had done before", beside_2},
+    {44, "weights that are given for an evaluation before they are updated", beside_3},
+    {45, "weights that arrive in a buffer before kernels have read the unit before", beside_3},
+    {46, "a leaf that is handed off before it is final", beside_2},
+    {47, "weights that are given while they are updated", beside_3},
+    {48, "sums that are used before the last leaf is in them", beside_2},
 };
 
 /// Whether anything tells of a bug: a report, a failure, wrong bits. The devices are fresh afterwards.
@@ -271,7 +292,7 @@ TEST_CASE("a bug in what a job does with devices is found with every seed, and n
       INFO(bug.number << ", " << bug.what << ", seed " << seed);
       CHECK(report_of(bug, bug.number, seed) != "");
     }
-  for (const auto scenario :
-       {whole, whole_bf16, sharded, sharded_bf16, rounded, streams, late_losses, reads_and_writes, moved_and_freed, given_up, broken})
+  for (const auto scenario : {whole, whole_bf16, sharded, sharded_bf16, rounded, streams, late_losses, reads_and_writes, moved_and_freed,
+                              given_up, broken, beside_2, beside_3})
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) CHECK(report_of({0, "", scenario}, 0, seed) == "");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/fakegpu/runtime/abi.hpp"
+#include "tests/fakegpu/runtime/inspect.hpp"
 #include "tests/fakegpu/runtime/reports.hpp"
 
 using namespace fakegpu;
@@ -43,6 +44,12 @@ cudaError_t with_stream(cudaStream_t handle, const Body& body) {
 }
 
 }  // namespace
+
+void fakegpu::hold_stream(void* stream, std::function<bool()> over) {
+  (void)with_stream(static_cast<cudaStream_t>(stream), [&](Runtime& r, Stream& on) -> cudaError_t {
+    return r.push(on, {.kind = Operation::Kind::copy, .name = "work that is held", .ready = over});
+  });
+}
 
 extern "C" {
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,5 +29,8 @@ struct Holdings {
 void set_seed(std::uint64_t seed);
 /// As FAKEGPU_FAULTS would, counted from here on. Empty: no faults. A sticky error that stands is not taken back.
 void set_faults(const std::string& faults);
+
+/// Puts work on a stream (a cudaStream_t of the current device) that lasts until `over` holds: a kernel that takes long. `over` is asked often, on any thread.
+void hold_stream(void* stream, std::function<bool()> over);
 
 }  // namespace fakegpu

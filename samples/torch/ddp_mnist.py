@@ -47,6 +47,13 @@ def save(path, **what):
     os.replace(path + ".tmp", path)
 
 
+def load(path):
+    """What rank 0 has saved, on all ranks: another node may have no such file, or an older one."""
+    saved = [torch.load(path) if dist.get_rank() == 0 and path and os.path.exists(path) else None]
+    dist.broadcast_object_list(saved)
+    return saved[0]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="folder with the idx files")
@@ -64,8 +71,8 @@ def main():
     network = torch.nn.Sequential(torch.nn.Linear(28 * 28, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
     first = 0
-    if options.checkpoint and os.path.exists(options.checkpoint):
-        saved = torch.load(options.checkpoint)
+    saved = load(options.checkpoint)
+    if saved:
         network.load_state_dict(saved["network"])
         optimizer.load_state_dict(saved["optimizer"])
         first = saved["epochs"]

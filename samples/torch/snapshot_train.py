@@ -28,6 +28,13 @@ def state_of(network, optimizer):
     return digest.hexdigest()[:16]
 
 
+def load(path):
+    """What rank 0 has saved, on all ranks: another node may have no such file, or an older one."""
+    saved = [torch.load(path) if dist.get_rank() == 0 and path and os.path.exists(path) else None]
+    dist.broadcast_object_list(saved)
+    return saved[0]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--snapshot", help="file to save to and to go on from")
@@ -46,8 +53,8 @@ def main():
     network = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     first = 1
-    if options.snapshot and os.path.exists(options.snapshot):
-        saved = torch.load(options.snapshot)
+    saved = load(options.snapshot)
+    if saved:
         network.load_state_dict(saved["network"])
         optimizer.load_state_dict(saved["optimizer"])
         first = saved["step"] + 1

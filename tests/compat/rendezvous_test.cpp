@@ -138,26 +138,28 @@ TEST_CASE("64 the others notice an agent that was killed or fell silent, and go 
   CHECK(b.wait(patience) == 0);
 }
 
-TEST_CASE("64 a training that loses a node goes on from its checkpoint", "[compat][process][torch]") {
+TEST_CASE("64 a training that loses a node goes on from its checkpoint, also on a node that has no such file", "[compat][process][torch]") {
   if (!has_torch()) return;
   Meeting meeting;
-  const std::vector<std::string> training{"--max_restarts",
-                                          "3",
-                                          "--rdzv_conf",
-                                          "last_call_timeout=120",
-                                          sample("ddp_mnist.py"),
-                                          "--epochs",
-                                          "12",
-                                          "--samples",
-                                          "200",
-                                          "--pause",
-                                          "0.3",
-                                          "--checkpoint",
-                                          meeting.folder.path() + "/digits.pt"};
+  const auto training = [&](const std::string& node) {  // each has files of its own
+    return std::vector<std::string>{"--max_restarts",
+                                    "3",
+                                    "--rdzv_conf",
+                                    "last_call_timeout=120",
+                                    sample("ddp_mnist.py"),
+                                    "--epochs",
+                                    "30",
+                                    "--samples",
+                                    "200",
+                                    "--pause",
+                                    "0.3",
+                                    "--checkpoint",
+                                    meeting.folder.path() + "/" + node + ".pt"};
+  };
   Job store{{.arguments = {"store", "--host", "127.0.0.1", "--port", std::to_string(meeting.port)}}};
   REQUIRE(store.line("serving", patience));
-  Job a{meeting.node("1:2", training)};
-  Job b{meeting.node("1:2", training)};
+  Job a{meeting.node("1:2", training("a"))};
+  Job b{meeting.node("1:2", training("b"))};
   REQUIRE(a.line("of 2: begins with epoch 0", patience));
   REQUIRE(b.line("of 2: begins with epoch 0", patience));
   // Rank 0 tells of the epochs; the other node is lost.
@@ -168,8 +170,13 @@ TEST_CASE("64 a training that loses a node goes on from its checkpoint", "[compa
   const auto again = first.line("rank 0 of 1: begins with epoch ", patience);
   REQUIRE(again);
   CHECK(std::stoi(again->substr(again->rfind(' '))) >= 3);
+  Job new_node{meeting.node("1:2", training("c"))};
+  const auto joined = new_node.line("rank 1 of 2: begins with epoch ", patience);
+  REQUIRE(joined);
+  CHECK(std::stoi(joined->substr(joined->rfind(' '))) >= 3);
   CHECK(first.wait(patience) == 0);
-  CHECK(first.says("done after 12 epochs"));
+  CHECK(new_node.wait(patience) == 0);
+  CHECK(first.says("done after 30 epochs"));
 }
 
 TEST_CASE("65 the workers survive the host of the store", "[compat][process]") {

@@ -10,6 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#ifdef __GLIBCXX__
+#include <cxxabi.h>
+#endif
 
 #include <fmt/format.h>
 
@@ -149,6 +152,13 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
     return exit_code(e.failure());
   } catch (const std::exception& e) {
     std::fprintf(stderr, "elrun: the program ended by an exception: %s\n", e.what());
+    return 1;
+#ifdef __GLIBCXX__
+  } catch (const abi::__forced_unwind&) {  // pthread_cancel and pthread_exit, which must go on
+    throw;
+#endif
+  } catch (...) {
+    std::fputs("elrun: the program ended by an exception that is no std::exception\n", stderr);
     return 1;
   }
 }

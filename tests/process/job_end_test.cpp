@@ -84,6 +84,12 @@ TEST_CASE("a program that leaves in mid-job has failed, whatever its exit code s
     CHECK(ended.code == 1);
     CHECK(ended.says("the program returned at step 9 of 20, before the job's end was decided"));
   }
+  SECTION("an exception that is no std::exception") {
+    const Ended ended = run({}, {"20", "throw", "9"});
+    INFO(ended.output);
+    CHECK(ended.code == 1);
+    CHECK(ended.says("elrun: the program ended by an exception that is no std::exception"));
+  }
   SECTION("a program that never asks for a step is done when it returns") {
     CHECK(run({}, {"20", "look"}).code == 0);
     const Ended ended = run(two, {"20", "look"});

@@ -30,6 +30,13 @@ TEST_CASE("tensors that train come first, on borders of 256 bytes, units on gran
   CHECK(layout.gradients == 3072);
 }
 
+TEST_CASE("a tensor that is used several times in a slot may be frozen", "[job]") {
+  const Layout layout = lay_out({{"tied", {tensor("w", {10}, {.frozen = true, .uses = 2}), tensor("b", {5})}},
+                                 {"frozen", {tensor("w", {10}, {.frozen = true, .uses = 3})}}});
+  CHECK(layout.units[0].uses == 2);
+  CHECK(layout.units[1].uses == 3);
+}
+
 TEST_CASE("shards cover every unit's granules exactly once, in any world", "[job]") {
   const Layout layout = lay_out({{"a", {tensor("w", {5000})}}, {"b", {tensor("w", {10}, {.frozen = true})}}, {"c", {tensor("w", {1})}}});
   for (std::uint32_t world = 1; world <= 9; ++world) {

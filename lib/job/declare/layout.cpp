@@ -74,9 +74,9 @@ Layout lay_out(const std::vector<UnitSpec>& units) {
         unit.offsets[i] = at;
         unit.used = at + element_count(t.shape);
         at = round_up(unit.used, alignment);
+        unit.uses = std::max(unit.uses, t.options.uses);
         if (frozen) continue;
         unit.weights = t.dtype;
-        unit.uses = std::max(unit.uses, t.options.uses);
         auto& runs = unit.decay_runs;
         if (runs.empty() || runs.back().decay != t.options.decay) runs.push_back({unit.offsets[i], at, t.options.decay});
         runs.back().end = at;

@@ -33,6 +33,16 @@ TEST_CASE("variables are put back to what they were when they were kept", "[host
   CHECK(best == 0.5);
 }
 
+TEST_CASE("a name that no checkpoint could hold is refused when it is registered, and so is one variable too many", "[host_state]") {
+  int value = 0;
+  HostVariables variables;
+  for (const std::string& name : {std::string{"a\nb"}, std::string{"\xfc"}, std::string(251, 'x')})
+    CHECK_THROWS_WITH(variables.add(name, bytes_of(value)), Catch::Contains("use up to 250 bytes of printable UTF-8"));
+  for (int i = 0; i < 1000; ++i)
+    variables.add((i == 0 ? std::string(250, 'x') : "\xc3\xbc") + std::to_string(i).substr(i == 0), bytes_of(value));
+  CHECK_THROWS_WITH(variables.add("last", bytes_of(value)), Catch::Contains("one more than the 1000 variables"));
+}
+
 TEST_CASE("host state is at most what goes to a worker that joins, and more is told with its size", "[host_state]") {
   static std::array<std::byte, HostVariables::bytes_max> many;
   std::byte one{};

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/json.hpp"
+#include "checkpoint/format/records.hpp"
 #include "lib/base/bytes.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/job/declare/memory_table.hpp"
@@ -14,7 +16,8 @@ namespace {
 constexpr std::string_view step_entry = "elrun.step", loss_entry = "elrun.loss", skipped_entry = "elrun.skipped",
                            update_entry = "elrun.update", stop_entry = "elrun.stop", variable_prefix = "state.";
 
-constexpr std::uint64_t bytes_along = 64;  // of each variable: lengths, and what its name gets in front
+constexpr std::size_t variables_max = aux_max - 24;  // the others are the job's own
+constexpr std::uint64_t bytes_along = 64;            // of each variable: lengths, and what its name gets in front
 
 /// The bytes of `update_entry` and of `stop_entry`.
 struct LastUpdates {
@@ -46,11 +49,18 @@ void copy_value(const std::vector<Aux>& aux, std::string_view name, T& value) {
 void HostVariables::add(std::string_view name, std::span<std::byte> bytes) {
   if (std::ranges::find(variables_, name, &Variable::name) != variables_.end())
     throw Error{invalid(fmt::format("state '{}' is registered twice", name))};
+  if (!is_plain_text(std::string{variable_prefix}.append(name)))  // no checkpoint could hold it
+    throw Error{invalid(fmt::format("state '{}' cannot be saved under that name: use up to {} bytes of printable UTF-8",
+                                    as_plain_text(name), 256 - variable_prefix.size()))};
+  if (variables_.size() == variables_max)
+    throw Error{invalid(
+        fmt::format("state '{}' is one more than the {} variables that a checkpoint can hold: register an array or a struct of them", name,
+                    variables_max))};
   const std::uint64_t sum = bytes_ + bytes.size() + name.size() + bytes_along;
   if (sum > bytes_max)
     throw Error{invalid(fmt::format(
         "state '{}' of {} makes it {} of host state, and at most {} go to a worker that joins: keep in state() what is small, and large "
-        "values in a frozen tensor (TensorOptions::frozen), which is saved and sent like all parameters, or compute them anew",
+        "values that do not change in a frozen tensor (TensorOptions::frozen), which is saved and sent like all parameters, or compute them anew",
         name, human_bytes(bytes.size()), human_bytes(sum), human_bytes(bytes_max)))};
   bytes_ = sum;
   variables_.push_back({std::string{name}, bytes, {}});

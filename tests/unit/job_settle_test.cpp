@@ -71,6 +71,13 @@ TEST_CASE("the first member whose program was in its loop prints", "[settle]") {
   CHECK(settled(statuses).printer == 0);
 }
 
+TEST_CASE("the state of newcomers may take as long as it does at 100 MB/s, one after the other", "[settle]") {
+  StateTransfer transfer{.held = {Cut{}, std::nullopt, std::nullopt, Cut{}}};
+  CHECK(time_for(transfer, 84'000'000'000) == 1680s);
+  transfer.held = {Cut{}, Cut{}};  // cut anew
+  CHECK(time_for(transfer, 84'000'000'000) == 840s);
+}
+
 TEST_CASE("a member's status comes out as it went in", "[settle]") {
   for (int bit = 0; bit < 6; ++bit) {
     MemberStatus in = member(4, 4, 5);

@@ -228,7 +228,10 @@ void GenerationChange::receive_state() {
     if (job_.state.cut() != job_.shards.mine()) job_.state.begin_recut(job_.shards.mine());
     try {
       const Delivery moved = job_.state.transfer(from, job_.recovery.statuses(), job_.shards.map, job_.world.rank());
+      const std::uint64_t elements = job_.state.layout().parameters + job_.state.moments() * job_.state.layout().gradients;
+      job_.world.set_timeout(std::max(job_.world.timeout(), time_for(from, elements * sizeof(float))));
       expect(job_.world, job_.world.exchange_arrays(moved.sends, moved.receives));
+      job_.program_timeout.begin_slots();
     } catch (...) {
       job_.state.undo_recut();
       throw;

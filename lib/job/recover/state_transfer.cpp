@@ -26,6 +26,12 @@ StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberSt
   return out;
 }
 
+Duration time_for(const StateTransfer& transfer, std::uint64_t state_bytes) {
+  constexpr std::uint64_t bytes_per_second = 100'000'000;
+  const auto get_all = std::ranges::count_if(transfer.held, [](const std::optional<Cut>& held) { return !held.has_value(); });
+  return std::chrono::seconds{static_cast<std::int64_t>(state_bytes / bytes_per_second) * std::max<std::int64_t>(get_all, 1)};
+}
+
 LostMembers lost_members(std::span<const MemberStatus> statuses) {
   LostMembers out;
   std::vector<bool> here;

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <elrun/units.hpp>
+
 #include "lib/job/declare/layout.hpp"
 #include "lib/job/recover/member_status.hpp"
 
@@ -26,6 +28,10 @@ struct StateTransfer {
 /// one step go together whatever world they were cut for: their bits are the same.
 [[nodiscard]] StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberStatus> statuses, std::uint64_t step,
                                                 std::span<const Cut> cuts);
+
+/// How long the exchange of `state_bytes`, which is all of the state, may last: as long as it takes at 100 MB/s where one newcomer after the other gets it. An exchange has one limit for
+/// all that it moves, and newcomers of one node share its line.
+[[nodiscard]] Duration time_for(const StateTransfer& transfer, std::uint64_t state_bytes);
 
 /// The members of the last generation in which all had the state that are not among these any more.
 struct LostMembers {

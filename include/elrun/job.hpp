@@ -410,7 +410,8 @@ class ELRUN_API Job {
   /// Asks that the job end early. It travels with this process's vote for the step under way, or the next one if none is:
   /// that step is the last, on all ranks, and `next_step()` then returns nothing, with the final checkpoint and the outcome. Ask
   /// on all ranks where the reason is one that all know (a loss), so that no death takes it back; asked in a step that is
-  /// revoked, it is forgotten with it. The job is done then: a later start finds that in its checkpoint and ends at once,
+  /// revoked, it is forgotten with it. Where the state goes back to a checkpoint, what was asked since is forgotten too: ask again as
+  /// long as the reason holds. The job is done then: a later start finds that in its checkpoint and ends at once,
   /// unless the plan has another number of steps by then. Throws Error before `restore()`.
   void stop();
   /// Ids of the slots that this process will be handed next, in order and at most `count` of them, should the world stay

@@ -15,7 +15,7 @@ void UnitUses::fetch_weights(std::uint32_t unit) {
   if (job_.scopes.fetches(unit) && job_.step.is_open() && !job_.slot.is_open() && job_.rounds.is_through() && !job_.world.over())
     throw Error{
         invalid(fmt::format("unit '{}' is used after the last slot and before apply(), where sharded weights are not gathered: use it "
-                            "before slots() or after apply()",
+                            "in a slot, or after apply()",
                             job_.declared.name_of_unit(unit)))};
   // Between `apply`, which may have found the next generation, and `next_step`, which makes this member ready in it, nobody is served.
   const bool came = job_.scopes.fetch(unit, job_.phase(), job_.recovery.is_ready());
@@ -68,7 +68,9 @@ void UnitUses::end_use(UnitState& unit, bool gradient, Stream stream) noexcept {
 
 void UnitUses::read(const UnitState& unit, std::span<const std::byte> run, std::span<std::byte> to) {
   for (const Stream stream : unit.program_streams) job_.streams.end(stream);
-  if (job_.world.wait_for_arrays("a tensor that the program reads").ok() && !job_.world.over()) job_.memory().read(run, to);
+  // On the host, and once the job is over, nothing is under way that a read would have to wait for.
+  const bool is_still = job_.memory().device().kind == DeviceKind::host || job_.outcome.has_value();
+  if (is_still || (job_.world.wait_for_arrays("a tensor that the program reads").ok() && !job_.world.over())) job_.memory().read(run, to);
 }
 
 void UnitUses::write_in_order(const UnitState& unit, const std::function<void()>& put) {

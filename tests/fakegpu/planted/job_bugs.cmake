@@ -45,7 +45,7 @@ plant(${file} 23 "job_.streams.begin(stream)" "void()" "job_.phase(), job_.step.
 plant(${file} 24 "job_.streams.end(stream)" "void()" "try {
     job_.streams.end(stream)")
 plant(${file} 25 "job_.streams.end(stream)" "void()" "for (const Stream stream : unit.program_streams) job_.streams.end(stream);
-  if (job_.world")
+  // On the host")
 plant(${file} 26 "job_.streams.begin(stream)" "void()" "for (const Stream stream : unit.program_streams) job_.streams.begin(stream)")
 
 # Buffers of weights and of leaf gradients.

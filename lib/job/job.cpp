@@ -72,6 +72,7 @@ Restored Job::Impl::restore() {
   require(parts.declared.is_sealed(), "restore comes after seal()");
   require(!parts.held.is_restored(), "restore is called twice");
   if (!parts.variables.take_inherited()) parts.held.lose();  // as of a newcomer
+  parts.program_timeout.begin_slots();                       // some may load for long before their first step
   // The others run steps until this member asks for its place, and stand still while it gets the state.
   if (parts.world.over() && !parts.held.has_state()) parts.state.make_resident();
   while (!parts.recovery.is_ready()) {

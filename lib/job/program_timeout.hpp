@@ -15,9 +15,11 @@ class ProgramTimeout {
  public:
   ProgramTimeout(const Clock& clock, Session& session, JobWorld& world) : clock_{clock}, session_{session}, world_{world} {}
 
-  /// The programs of all ranks get slots. Until this one has ended a step's slot nobody here knows how long one takes, whatever an evaluation or
+  /// The programs of all ranks load, or get slots. Until this one has ended a step's slot nobody here knows how long one takes, whatever an evaluation or
   /// a save took; a rank without slots never knows.
-  void begin_slots() { set_timeout(); }
+  void begin_slots() { evaluates_ = false, set_timeout(); }
+  /// The same of an evaluation, of whose slots this rank may have none, or short ones. Until `begin_slots`.
+  void begin_evaluation() { evaluates_ = true, set_timeout(); }
   /// A step's slot that was begun then.
   void ended_slot(Instant begun) {
     had_slot_ = true;
@@ -37,14 +39,16 @@ class ProgramTimeout {
 
  private:
   /// With the others' programs as with this one.
-  void set_timeout() { world_.set_timeout(std::max<Duration>(had_slot_ ? Duration{} : first_slot_within, times_to_return * longest_)); }
+  void set_timeout() {
+    world_.set_timeout(std::max<Duration>(had_slot_ && !evaluates_ ? Duration{} : unknown_within, times_to_return * longest_));
+  }
   static constexpr int times_to_return = 8;  // the longest absence: so long may a program take to come back to next_step()
-  static constexpr Duration first_slot_within = 1h;
+  static constexpr Duration unknown_within = 1h;
   const Clock& clock_;
   Session& session_;
   JobWorld& world_;
   Duration longest_{};
-  bool had_slot_ = false;
+  bool had_slot_ = false, evaluates_ = false;
 };
 
 }  // namespace elrun::inline v0

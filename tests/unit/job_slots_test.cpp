@@ -62,6 +62,18 @@ std::vector<Evaluated> evaluate_nine(std::uint32_t world, int stage) {
   return out;
 }
 
+/// Tells how long exchanges may wait.
+struct Told final : Peers {
+  Told(MemoryNet& net, std::uint32_t rank, Duration& limit) : peers{net, rank, std::nullopt}, at_most{limit} {}
+  Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
+    return peers.exchange(sends, receives);
+  }
+  void revoke(const Failure& why) override { peers.revoke(why); }
+  void wait_at_most(Duration limit) override { at_most = limit; }
+  MemoryPeers peers;
+  Duration& at_most;
+};
+
 }  // namespace
 
 TEST_CASE("an evaluation of 9 samples in slots of 2 is their mean, with one value in every world", "[job]") {
@@ -283,16 +295,6 @@ TEST_CASE("a program that asked for a step, runs again and returns has not come 
 }
 
 TEST_CASE("a slot that was revoked is not the first one, for which others wait an hour", "[job][elastic]") {
-  struct Told final : Peers {
-    Told(MemoryNet& net, std::uint32_t rank, Duration& limit) : peers{net, rank, std::nullopt}, at_most{limit} {}
-    Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
-      return peers.exchange(sends, receives);
-    }
-    void revoke(const Failure& why) override { peers.revoke(why); }
-    void wait_at_most(Duration limit) override { at_most = limit; }
-    MemoryPeers peers;
-    Duration& at_most;
-  };
   MemoryNet net{2};
   std::array<Duration, 2> at_most{}, after_slot{};
   const auto rank_of = [](const Session& session) { return session.place().membership.rank.value(); };
@@ -313,6 +315,50 @@ TEST_CASE("a slot that was revoked is not the first one, for which others wait a
                     }
                   });
   for (const Duration limit : after_slot) CHECK(limit == 1h);
+}
+
+TEST_CASE("others are waited for an hour from restore() to the first step, and in evaluations", "[job]") {
+  MemoryNet net{2};
+  std::array<Duration, 2> at_most{};
+  const auto rank_of = [](const Session& session) { return session.place().membership.rank.value(); };
+  const auto members = run_world({.world = 2,
+                                  .join = [&](Session& session) -> Result<std::unique_ptr<Peers>> {
+                                    return std::unique_ptr<Peers>{std::make_unique<Told>(net, rank_of(session), at_most[rank_of(session)])};
+                                  }},
+                                 [&](Job& job, Member& me) {
+                                   const Duration& limit = at_most[JobAccess::rank(job)];
+                                   Small s{job};
+                                   must(limit == 1h, "after restore()");
+                                   bool is_first = true;
+                                   while (auto step = job.next_step()) {
+                                     for (Slot& slot : step->slots()) {
+                                       must(limit == (is_first ? Duration{1h} : Duration{600s}), "in a slot");
+                                       is_first = false;
+                                       slot.report(1, 1);
+                                     }
+                                     (void)step->apply(AdamW{}, {.lr = 0.1f});
+                                     (void)job.evaluate(6, [&](Slot& slot) {
+                                       must(limit == 1h, "in an evaluation");
+                                       slot.report(1, 1);
+                                     });
+                                   }
+                                   me.outcome = job.outcome();
+                                 });
+  for (const Member& member : members) CHECK(member.outcome.has_value());
+}
+
+TEST_CASE("what lies on the host can be read when the world is over", "[job][elastic]") {
+  std::vector<float> seen(9), read(9);
+  (void)run_world({.world = 1, .elastic = true}, [&](Job& job, Member&) {
+    Small s{job};
+    s.run_step();
+    dynamic_cast<TestSession&>(JobAccess::host(job).session).end({Code::peer_lost, Remedy::rejoin, "the world is lost"});
+    std::ranges::copy(s.weight.span(), seen.begin());
+    s.weight.read(read);
+    (void)job.next_step();
+  });
+  CHECK(seen.front() != 0);
+  CHECK(read == seen);
 }
 
 TEST_CASE("an exception out of a slot that is not revoked ends the program", "[job][elastic]") {

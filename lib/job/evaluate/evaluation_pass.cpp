@@ -28,7 +28,7 @@ Evaluation EvaluationPass::run(std::uint64_t count, const std::function<void(Slo
     for (std::size_t i = 0; i < computing.size(); ++i) by_rank[computing[i]] = assigned[i];
   }
   job_.step.begin_evaluation(count, by_rank[job_.world.rank()]);
-  job_.program_timeout.begin_slots();
+  job_.program_timeout.begin_evaluation();
   for (const std::uint32_t index : by_rank[job_.world.rank()]) {
     job_.step.take_evaluation_slot();
     if (job_.world.over() || !run_slot(count, index, *forward) || !job_.await_loss()) break;
@@ -38,6 +38,7 @@ Evaluation EvaluationPass::run(std::uint64_t count, const std::function<void(Slo
   job_.step.end_evaluation();
   if (job_.world.over() || (job_.gathers() && !job_.scopes.end_phase(ended))) return {};
   const auto parts = job_.world.all_gather(forward == nullptr ? ByteVector{} : mine.bytes());
+  job_.program_timeout.begin_slots();
   job_.times.together(job_.host.clock.now(), job_.world.exchanged());
   if (!parts.ok() || forward == nullptr) return {};
   auto result = fold_evaluation(count, job_.plan().micro_batch, by_rank, *parts, job_.world.rank());

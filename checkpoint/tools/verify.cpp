@@ -239,9 +239,8 @@ bool is_damage(Code why) {
 
 namespace {
 
-Result<Verified> read_all(Tier& tier, const CheckpointId& id, const std::string& root, const VerifyOptions& options) {
-  ELRUN_TRY_ASSIGN(const std::vector<std::string> names, tier.list(""));
-  Verified verified;
+Result<void> read_all(Tier& tier, const CheckpointId& id, const std::string& root, const VerifyOptions& options,
+                      const std::vector<std::string>& names, Verified& verified) {
   ELRUN_TRY_ASSIGN(const std::vector<FileRecord> records, check_records(tier, id, root, names, verified.damage));
   std::uint64_t all = 0;
   for (const FileRecord& file : records) all += file.bytes;
@@ -257,12 +256,12 @@ Result<Verified> read_all(Tier& tier, const CheckpointId& id, const std::string&
     for (std::size_t i = 1; i < std::min<std::size_t>(std::max(1u, options.readers), portions.size()); ++i) others.emplace_back(read);
     read();
   }
-  if (tally.stop.why()) return *tally.stop.why();
   std::stable_sort(verified.damage.begin(), verified.damage.end(), [](const Damage& a, const Damage& b) {
     const auto key = [](const Damage& d) { return std::tuple{d.block.has_value(), d.block.value_or(0)}; };
     return a.file != b.file ? a.file < b.file : key(a) < key(b);
   });
-  return verified;
+  if (tally.stop.why()) return *tally.stop.why();
+  return {};
 }
 
 }  // namespace
@@ -270,11 +269,17 @@ Result<Verified> read_all(Tier& tier, const CheckpointId& id, const std::string&
 Result<Verified> verify_all(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
                             const VerifyOptions& options) {
   FilesTier tier{files, directory};
-  auto verified = read_all(tier, id, root, options);
-  const bool is_whole = verified.ok() && verified->damage.empty();
-  if (is_whole || !options.was_committed) return verified;
-  if (const auto commit = tier.open(commit_file); commit.ok() || commit.failure().code != Code::not_found) return verified;
-  return Failure{Code::not_found, Remedy::fix_config, fmt::format("the job removed {} meanwhile", to_string(id))};
+  Verified verified;
+  const auto names = tier.list("");
+  const auto read = names.ok() ? read_all(tier, id, root, options, *names, verified) : Result<void>{names.failure()};
+  if (!read.ok() && is_damage(read.failure().code)) verified.damage.push_back({".", {}, read.failure().what});
+  else if (!read.ok()) verified.cut_off = read.failure();
+  if (verified.is_whole()) return verified;
+  const auto is_missing = [](const auto& looked) { return !looked.ok() && looked.failure().code == Code::not_found; };
+  if (options.was_committed && is_missing(tier.open(commit_file)))
+    return Failure{Code::not_found, Remedy::fix_config, fmt::format("the job removed {} meanwhile", to_string(id))};
+  if (is_missing(names)) return names.failure();
+  return verified;
 }
 
 }  // namespace elrun::inline v0

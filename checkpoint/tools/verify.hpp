@@ -3,29 +3,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include <elrun/result.hpp>
 
 #include "checkpoint/format/records.hpp"
+#include "checkpoint/tools/verified.hpp"
 #include "lib/base/files.hpp"
 
 namespace elrun::inline v0 {
-
-struct Damage {
-  std::string file;                      ///< Its name in the checkpoint's directory.
-  std::optional<std::uint64_t> block{};  ///< Of the file; none: all of it, or one of its parts that is no block.
-  std::string what;                      ///< Which bytes, what was expected, what was found.
-  friend bool operator==(const Damage&, const Damage&) = default;
-};
-
-struct Verified {
-  std::vector<Damage> damage;                      ///< By file and block, no more than are asked for. Empty: the checkpoint is whole.
-  std::uint64_t unlisted = 0;                      ///< Damages beyond those.
-  std::uint64_t files = 0, blocks = 0, bytes = 0;  ///< That were read.
-};
 
 /// Says something of the checkpoint, not of the way to it or of this process.
 [[nodiscard]] bool is_damage(Code why);
@@ -41,8 +27,8 @@ struct VerifyOptions {
 
 /// Checks COMMIT, the manifest, and of every shard its length, header, block table and every block. It does not end at the first damage: where a
 /// record cannot be read, what vouched for the rest is replaced by the next best, down to what each rank wrote of its own shard.
-/// `root`: the identity that the checkpoint should have; empty: any. A failure is a directory that cannot be listed, or the first one that is no damage, such as a storage that hangs: what is
-/// behind it was not read.
+/// `root`: the identity that the checkpoint should have; empty: any. The first failure that is no damage, such as a storage that hangs, ends it: `cut_off` has it beside what was found
+/// before. The call itself fails where the directory is not there.
 [[nodiscard]] Result<Verified> verify_all(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
                                           const VerifyOptions& options);
 

@@ -82,43 +82,6 @@ class ProgressLine {
   bool is_dirty_ = false;
 };
 
-struct VerifiedCheckpoint {
-  CheckpointId id;
-  Verified found;
-  Duration took{};
-};
-
-Json verified_json(const std::vector<VerifiedCheckpoint>& all) {
-  Json out = Json::array();
-  bool is_whole = true;
-  for (const VerifiedCheckpoint& one : all) {
-    Json damage = Json::array();
-    for (const Damage& d : one.found.damage)
-      damage.push_back({{"file", d.file}, {"block", d.block ? Json(*d.block) : Json(nullptr)}, {"what", d.what}});
-    is_whole = is_whole && one.found.damage.empty();
-    out.push_back({{"checkpoint", to_string(one.id)},
-                   {"whole", one.found.damage.empty()},
-                   {"files", one.found.files},
-                   {"blocks", one.found.blocks},
-                   {"bytes", one.found.bytes},
-                   {"seconds", seconds(one.took)},
-                   {"damage", std::move(damage)},
-                   {"damage_unlisted", one.found.unlisted}});
-  }
-  return {{"checkpoints", std::move(out)}, {"whole", is_whole}};
-}
-
-std::string verified_text(const VerifiedCheckpoint& one) {
-  const Verified& v = one.found;
-  std::string text = fmt::format("{}: {}, {} in {} read in {:.2f} s, {}/s\n", to_string(one.id),
-                                 v.damage.empty() ? "whole" : fmt::format("{} found", count_of(v.damage.size() + v.unlisted, "damage")),
-                                 size_text(v.bytes), count_of(v.files, "file"), seconds(one.took),
-                                 size_text(static_cast<std::uint64_t>(static_cast<double>(v.bytes) / std::max(1e-6, seconds(one.took)))));
-  for (const Damage& d : v.damage) text += fmt::format("  {}: {}\n", printable(d.file), printable(d.what));
-  if (v.unlisted > 0) text += fmt::format("  and {} more\n", v.unlisted);
-  return text;
-}
-
 /// The checkpoints that are to be verified, of a root with this identity.
 struct ToVerify {
   std::vector<CheckpointId> ids;
@@ -149,7 +112,6 @@ int verify(const CkptOptions& options, Files& files, const Clock& clock) {
   const auto meant = to_verify(name, files, clock);
   if (!meant.ok()) return failed(meant.failure());
   std::vector<VerifiedCheckpoint> all;
-  bool is_whole = true;
   for (const CheckpointId& id : meant->ids) {
     ProgressLine line{clock};
     const Instant began = clock.now();
@@ -159,25 +121,22 @@ int verify(const CkptOptions& options, Files& files, const Clock& clock) {
     const Path directory = Path{name.root} / checkpoints_directory / to_string(id);
     auto found = verify_all(files, directory, id, meant->root, how);
     line.clear();
-    const bool is_gone = !found.ok() && found.failure().code == Code::not_found;
-    if (is_gone && !name.step && !name.id) {
+    if (!found.ok() && !name.step && !name.id) {
       fmt::print(stderr, "elrun: ckpt: {}: it is left out\n", found.failure().what);
       continue;
     }
-    if (!found.ok() && (is_gone || !is_damage(found.failure().code))) return failed(found.failure());
-    if (!found.ok()) found = Verified{.damage = {{".", {}, found.failure().what}}};  // the others are looked at all the same
+    if (!found.ok()) return failed(found.failure());
     all.push_back({id, *std::move(found), clock.now() - began});
-    is_whole = is_whole && all.back().found.damage.empty();
-    if (!options.as_json) {
-      fmt::print("{}", verified_text(all.back()));
-      std::fflush(stdout);
-    }
+    if (!options.as_json) fmt::print("{}", verified_text(all.back()));
+    std::fflush(stdout);
+    if (all.back().found.cut_off) break;  // all behind it would fail alike
   }
   if (all.empty() && !meant->ids.empty())
     return failed(
         {.code = Code::not_found, .what = fmt::format("none of the checkpoints of {} is there any more: nothing was verified", name.root)});
   if (options.as_json) fmt::print("{}", document(verified_json(all)));
-  return is_whole ? 0 : 1;
+  if (!all.empty() && all.back().found.cut_off) return failed(*all.back().found.cut_off);
+  return std::ranges::all_of(all, [](const VerifiedCheckpoint& one) { return one.found.is_whole(); }) ? 0 : 1;
 }
 
 Result<Side> side_of(const CheckpointName& name, Files& files, const Clock& clock) {

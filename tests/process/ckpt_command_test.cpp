@@ -171,6 +171,30 @@ TEST_CASE("all that is damaged is named, and a damaged checkpoint is listed and 
   CHECK(lost.says("--begin_anew 40@1"));
 }
 
+TEST_CASE("what was verified before the storage refuses is told, and then why it ended", "[golden]") {
+  const Folder folder;
+  const std::string root = folder / "ck";
+  train(folder, root, 1);
+  flip(shards_of(directory_of(root, 40))[0], 100'000);
+  const std::string refuses = shards_of(directory_of(root, 20))[0];
+  fs::remove(refuses);
+  fs::create_symlink("/proc/sys/vm/drop_caches", refuses);  // a file that nobody may read, root neither
+  const Ended json = ckpt({"verify", root, "--json"}), text = ckpt({"verify", root});
+  for (const Ended& ended : {json, text}) {
+    INFO(ended.output);
+    CHECK(ended.code == 70);
+    CHECK(ended.says("Permission denied"));
+    CHECK_FALSE(ended.says(fs::path{directory_of(root, 10)}.filename().string()));
+  }
+  CHECK(text.says("not read to its end, 0 damages found"));
+  const Json all = Json::parse(json.output.substr(0, json.output.rfind("elrun: ckpt: ")));
+  REQUIRE(all["checkpoints"].size() == 3);
+  CHECK(all["whole"] == false);
+  CHECK(all["checkpoints"][0]["damage"].size() == 1);
+  CHECK(all["checkpoints"][1]["whole"] == true);
+  CHECK(all["checkpoints"][2]["failure"].get<std::string>().find(refuses) != std::string::npos);
+}
+
 TEST_CASE("a read-only root is read like any other", "[golden]") {
   const Folder folder;
   const std::string root = folder / "ck";

@@ -62,6 +62,7 @@ void start_and_save(TestJob& job, std::initializer_list<std::uint64_t> steps) {
 std::vector<Damage> damage_of(FaultyFiles& files, const CheckpointId& id, std::uint64_t portion_blocks = 256) {
   auto verified = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .portion_blocks = portion_blocks});
   REQUIRE(said(verified) == "");
+  REQUIRE_FALSE(verified->cut_off);
   return std::move(verified->damage);
 }
 
@@ -325,10 +326,33 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
       INFO("errno " << why << ", from operation " << fails_from << " of " << all << " on " << hangs.string());
       operations = behind = 0;
       const auto ended = verified();
-      REQUIRE_FALSE(ended.ok());
-      CHECK_FALSE(is_damage(ended.failure().code));
+      REQUIRE(said(ended) == "");
+      REQUIRE(ended->cut_off);
+      CHECK_FALSE(is_damage(ended->cut_off->code));
+      CHECK(ended->damage.empty());
       CHECK(behind == 1);
     }
+  }
+  SECTION("what was found before the storage hangs is told, by file, in text and in JSON") {
+    flip(files, of(id, shard.name), block_bytes + 5);
+    files.broken = [&](const Path& path) { return path == of(id, other.name) ? ETIMEDOUT : 0; };
+    unsigned opened = 0;  // each file once for its size, before its blocks are read
+    if (GENERATE(false, true)) files.broken = [&](const Path& path) { return path == of(id, other.name) && ++opened > 2 ? ETIMEDOUT : 0; };
+    else REQUIRE(files.remove_file(of(id, commit_file)).ok());
+    const auto ended = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1});
+    REQUIRE(said(ended) == "");
+    REQUIRE(ended->cut_off);
+    REQUIRE(ended->damage.size() == 1);
+    CHECK(ended->damage[0].file == (opened > 0 ? shard.name : commit_file));
+    const VerifiedCheckpoint one{id, *ended, 1s};
+    CHECK(verified_text(one).find(": not read to its end, 1 damage found, ") != std::string::npos);
+    const Json json = verified_json({{CheckpointId{20, 1, 1}, Verified{}, 1s}, one});
+    CHECK(json["whole"] == false);
+    CHECK(json["checkpoints"][0]["whole"] == true);
+    CHECK(json["checkpoints"][0]["failure"].is_null());
+    CHECK(json["checkpoints"][1]["whole"] == false);
+    CHECK(json["checkpoints"][1]["damage"].size() == 1);
+    CHECK(json["checkpoints"][1]["failure"].get<std::string>().find(other.name) != std::string::npos);
   }
   SECTION("what the job removes meanwhile is no damage, where it was committed when it was looked for") {
     const bool was_committed = GENERATE(false, true);
@@ -344,7 +368,7 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
       };
       const auto verified = verify_all(copy, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .was_committed = was_committed});
       if (operations <= at) return std::string{"whole"};
-      if (verified.ok()) return std::string{verified->damage.empty() ? "whole, and gone" : "damage"};
+      if (verified.ok()) return std::string{verified->is_whole() ? "whole, and gone" : "damage"};
       return verified.failure().code == Code::not_found ? verified.failure().what : "another failure";
     };
     unsigned at = 0;

@@ -22,7 +22,8 @@ constexpr std::size_t missing_named = 16;  // ranks that one failure names
 
 /// Another name, a moment later, may succeed.
 bool is_tried_again(Code why, unsigned attempt) {
-  return attempt < save_tries_max && (why == Code::io || why == Code::corrupt || why == Code::already_exists);
+  const bool may_be_a_moment = why == Code::io || why == Code::unreachable || why == Code::corrupt || why == Code::already_exists;
+  return attempt < save_tries_max && may_be_a_moment;
 }
 
 /// The calls of one save to the store, each made again until it succeeds or the save is over.

@@ -17,7 +17,7 @@ enum class Code {
   generation_over,   ///< The generation was revoked: nothing more can be done for it.
   peer_lost,         ///< A peer's process or host is gone.
   refused,           ///< Somebody who is there said no: stale, wrong version, wrong key, closed.
-  unreachable,       ///< Nobody answers at an address.
+  unreachable,       ///< Nobody answers at an address, or behind a mount.
   protocol,          ///< Bytes from a wire that no correct peer sends.
   not_found,         ///< A file, key or checkpoint that should be there is not.
   already_exists,    ///< A name that is used once was used before.

@@ -74,8 +74,17 @@ Failure from_errno(int error, std::string_view what) {
       case ENAMETOOLONG:
       case EINVAL: return {Code::invalid_argument, Remedy::fix_config};
       case ECONNREFUSED:
+      case EHOSTDOWN:
       case EHOSTUNREACH:
-      case ENETUNREACH: return {Code::unreachable, Remedy::retry};
+      case ENETDOWN:
+      case ENETUNREACH:
+      // Of a file: what is mounted there has lost its server, its device or its program. Nothing is known of the bytes.
+      case ENODEV:
+      case ENOLINK:
+      case ENOTCONN:
+      case EREMOTEIO:
+      case ESHUTDOWN:
+      case ESTALE: return {Code::unreachable, Remedy::retry};
       case ETIMEDOUT: return {Code::deadline_passed, Remedy::retry};
       case ECONNRESET:
       case EPIPE: return {Code::peer_lost, Remedy::rejoin};

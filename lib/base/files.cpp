@@ -244,7 +244,7 @@ Result<void> Files::make_directories(const Path& path) {
   if (!made.ok() && !was_there) return made;
   auto synced = sync_directory(path.has_parent_path() ? path.parent_path() : Path{"."});
   // Whoever made it may have died before the sync. Where this user may not do it, others look after their directory.
-  if (was_there && !synced.ok() && synced.failure().code != Code::io) return {};
+  if (was_there && !synced.ok() && synced.failure().code != Code::io && synced.failure().code != Code::unreachable) return {};
   return synced;
 }
 

@@ -509,6 +509,24 @@ TEST_CASE("what a save left without a COMMIT, and could not be read for a while,
   }
 }
 
+TEST_CASE("a mount without its server damages nothing: the start fails as unreachable, and the next one goes on from the newest",
+          "[checkpoint]") {
+  const int error = GENERATE(ENOTCONN, ESTALE, EHOSTDOWN, ENODEV, EREMOTEIO);
+  for (unsigned from = 1;; ++from) {
+    FaultyFiles files;
+    three_checkpoints(files);
+    unsigned operations = 0;
+    files.broken = [&](const Path&) { return ++operations >= from ? error : 0; };
+    const auto started = TestJob{files, 1, 2}.start();
+    files.broken = nullptr;
+    INFO("errno " << error << " from operation " << from);
+    if (started.ok()) break;
+    CHECK(started.failure().code == Code::unreachable);
+    CHECK(started.failure().remedy == Remedy::retry);
+    CHECK(TestJob{files, 1, 3}.start()->choice == CheckpointId{30, 1, 1});
+  }
+}
+
 TEST_CASE("a directory that cannot be read stops nobody who does not need it", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);

@@ -357,9 +357,10 @@ TEST_CASE("a save is tried again under another name after a bad moment, and name
   TestJob job{files, 2, 7};
   REQUIRE(said(job.start()) == "");
   Writers writers{job};
-  SECTION("one EIO costs no save") {
+  SECTION("one EIO, or one stale handle, costs no save") {
     bool failed = false;
-    files.broken = [&](const Path& path) { return path.filename() == shard_name(1, 2) && !std::exchange(failed, true) ? EIO : 0; };
+    const int error = GENERATE(EIO, ESTALE);
+    files.broken = [&](const Path& path) { return path.filename() == shard_name(1, 2) && !std::exchange(failed, true) ? error : 0; };
     for (const SaveOutcome& outcome : writers.save(10, job.ranks[0].ownership(), {0, 1})) CHECK(why(outcome) == "");
     CHECK(failed);
   }

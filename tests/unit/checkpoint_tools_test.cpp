@@ -309,8 +309,8 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
       CHECK_FALSE(damage_of(files, id, 1).empty());
     }
   }
-  SECTION("what is no damage ends it at once: a storage that hangs, no descriptors, no rights") {
-    const int why = GENERATE(ETIMEDOUT, EMFILE, ENOMEM, EACCES, ENETUNREACH);
+  SECTION("what is no damage ends it at once: a storage that hangs or is gone, no descriptors, no rights") {
+    const int why = GENERATE(ETIMEDOUT, EMFILE, ENOMEM, EACCES, ENETUNREACH, EHOSTDOWN, ENODEV, ENOTCONN, EREMOTEIO, ESTALE);
     const Path left_of = of(id, GENERATE(as<std::string>{}, "COMMIT", "MANIFEST.json", "shard"));
     const Path hangs = left_of.filename() == "shard" ? of(id, shard.name) : left_of;
     unsigned operations = 0, fails_from = ~0u, behind = 0;

@@ -48,7 +48,7 @@ struct StorageActivity {
   std::uint64_t begun = 0;  ///< Operations so far.
   std::string longest;      ///< The one that has been under way for longest: "list /root/gens". Empty: there is none.
   Duration for_long{};      ///< Since then.
-  Duration limit{};         ///< After which an operation has failed, without what its bytes may take; 0: nobody knows one.
+  Duration limit{};         ///< After which any operation has failed; 0: nobody knows one.
 };
 
 class Files {

@@ -52,7 +52,7 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
         answer->emplace(Failure{Code::exhausted, Remedy::retry, error.what()});
       }
     };
-    const Duration limit = limit_of(bytes);
+    const Duration limit = limits_.limit_of(bytes);
     std::unique_lock lock{mutex_};
     if (const Task* const stuck = oldest_stuck()) return hangs(*stuck, task->what);
     task->begun = Steady::now();
@@ -87,9 +87,11 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
     close_files();
   }
 
+  [[nodiscard]] const StorageLimits& limits() const { return limits_; }
+
   [[nodiscard]] StorageActivity activity() {
     const std::lock_guard lock{mutex_};
-    StorageActivity now{.begun = begun_, .longest = {}, .limit = limits_.operation};
+    StorageActivity now{.begun = begun_, .longest = {}, .limit = limits_.longest()};
     const Task* longest = nullptr;
     for (const auto* tasks : {&stuck_, &under_way_})
       for (const auto& task : *tasks)
@@ -114,10 +116,6 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
     bool is_over = false, is_given_up = false, is_close = false;
   };
 
-  [[nodiscard]] Duration limit_of(std::uint64_t bytes) const {
-    const auto seconds_of_bytes = static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(1, limits_.rate.value()));
-    return limits_.operation + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds_of_bytes));
-  }
   [[nodiscard]] const Task* oldest_stuck() const { return stuck_.empty() ? nullptr : stuck_.front().get(); }
   [[nodiscard]] static Failure hangs(const Task& stuck, const std::string& what) {
     return {
@@ -219,11 +217,20 @@ class InnerFile {
 class TimedWritable final : public WritableFile {
  public:
   TimedWritable(std::shared_ptr<TimedFiles::Helpers> helpers, std::shared_ptr<WritableFile> file, const Path& path)
-      : file_{file.get()}, inner_{std::move(helpers), std::move(file), path} {}
+      : file_{file.get()},
+        at_once_{std::max<std::uint64_t>(1, helpers->limits().at_once.value())},
+        inner_{std::move(helpers), std::move(file), path} {}
   [[nodiscard]] bool likes_aligned() const override { return file_->likes_aligned(); }  // it knows, and asks nobody
   Result<void> write_at(std::uint64_t offset, ByteSpan data) override {
-    unsynced_ += data.size();
-    return inner_.run<void>("write", data.size(), [=](WritableFile& file) { return file.write_at(offset, data); });
+    while (!data.empty()) {
+      const ByteSpan now = data.first(std::min<std::uint64_t>(data.size(), at_once_));
+      const bool is_due = (unsynced_ += now.size()) >= at_once_;
+      ELRUN_TRY(inner_.run<void>("write", now.size(), [=](WritableFile& file) { return file.write_at(offset, now); }));
+      if (is_due) ELRUN_TRY(sync());
+      data = data.subspan(now.size());
+      offset += now.size();
+    }
+    return {};
   }
   Result<void> reserve(Bytes size) override {
     return inner_.run<void>("reserve space for", size.value(), [=](WritableFile& file) { return file.reserve(size); });
@@ -237,6 +244,7 @@ class TimedWritable final : public WritableFile {
 
  private:
   const WritableFile* const file_;  // alive as long as `inner_`
+  const std::uint64_t at_once_;
   InnerFile<WritableFile> inner_;
   std::atomic<std::uint64_t> unsynced_{0};
 };

@@ -1,6 +1,8 @@
 #pragma once
 /// \file TimedFiles: a storage whose operations end. A network mount whose server is gone holds a system call for ever, and whoever made it.
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,6 +22,16 @@ struct StorageLimits {
   /// And within the time that its bytes take at this many per second: a rank's part of a storage that very many write to at once. To a sync belong all
   /// bytes since the last one.
   Bytes rate = 2_MiB;
+  /// Of so many bytes at most: a file is synced as often as it has so many that are not. So the longest operation is shorter than the time in which
+  /// peers give a rank up, however large its part is, and a hang ends the save and not their generation.
+  Bytes at_once = 512_MiB;
+  /// What any operation may take.
+  [[nodiscard]] constexpr Duration longest() const { return limit_of(at_once.value()); }
+  [[nodiscard]] constexpr Duration limit_of(std::uint64_t bytes) const {
+    const std::uint64_t counted = std::min(bytes, at_once.value());
+    const double time = static_cast<double>(counted) / static_cast<double>(std::max<std::uint64_t>(1, rate.value()));
+    return operation + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(time));
+  }
 };
 /// With ELRUN_STORAGE_LIMIT, the seconds that an operation may take; empty: as above. Fails for what is no such number.
 [[nodiscard]] Result<StorageLimits> storage_limits(std::string_view of_environment);

@@ -10,6 +10,7 @@
 #include "lib/job/state/model_state.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/faulty_files.hpp"
+#include "tests/support/forwarding_files.hpp"
 #include "tests/support/manual_clock.hpp"
 #include "tests/unit/played_ckptd.hpp"
 #include "tests/unit/saving_member.hpp"
@@ -34,6 +35,16 @@ class AwayStore final : public RequestStore {
 const std::vector<Aux> host_state{{"elrun.step", {}}};
 
 int full(const Path&) { return ENOSPC; }
+
+/// Any of its operations may take that long.
+class LimitedFiles final : public ForwardingFiles {
+ public:
+  LimitedFiles(Files& behind, Duration limit) : ForwardingFiles{behind}, limit_{limit} {}
+  StorageActivity activity() override { return {.begun = 0, .longest = {}, .limit = limit_}; }
+
+ private:
+  const Duration limit_;
+};
 
 }  // namespace
 
@@ -388,6 +399,26 @@ TEST_CASE("the worker tells its agent that it waits for the storage, during a st
     REQUIRE(next.saves.restore().has_value());
   }
   CHECK(next.session.decided == 0);
+}
+
+TEST_CASE("during a save peers are waited for by the longest operation of the storage longer, and not behind it", "[job_saves]") {
+  FaultyFiles memory;
+  LimitedFiles files{memory, 556s};
+  Saving member{files, 1, {.directory = "/root", .every = 3}};
+  member.program_timeout.ended_slot(member.clock.now());  // a short one
+  REQUIRE(member.world.timeout() == exchange_timeout_min);
+  const bool fails = GENERATE(false, true);
+  Duration least = 1h, most{};
+  files.before = [&](const char* verb, const Path&) -> Result<void> {
+    least = std::min(least, member.world.timeout()), most = std::max(most, member.world.timeout());
+    return fails && verb == std::string_view{"sync"} ? Result<void>{Failure{Code::deadline_passed, Remedy::retry, "it hangs"}}
+                                                     : Result<void>{};
+  };
+  member.saves.save(3, host_state);
+  CHECK(member.said("training goes on") == fails);
+  CHECK(least == exchange_timeout_min + 556s);
+  CHECK(most == least);
+  CHECK(member.world.timeout() == exchange_timeout_min);
 }
 
 TEST_CASE("a start without an answer from its storage ends the job after final_wait; a wrong setting ends it at once", "[job_saves]") {

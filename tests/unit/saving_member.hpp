@@ -18,8 +18,8 @@ namespace elrun::test {
 
 /// A member alone in its world, with a state to save, on a storage that several can share.
 struct Saving {
-  Saving(FaultyFiles& storage, std::uint64_t generation, CheckpointOptions options, Path writer = {},
-         JobSaves::Then then = JobSaves::Then::saves, std::uint64_t host_bytes = 0)
+  Saving(Files& storage, std::uint64_t generation, CheckpointOptions options, Path writer = {}, JobSaves::Then then = JobSaves::Then::saves,
+         std::uint64_t host_bytes = 0)
       : files{storage}, number{generation}, ckptd{std::move(writer)} {
     state.plan_world(shards, 0, Space::gradients);
     state.allocate(shards.cuts[0]);
@@ -46,7 +46,7 @@ struct Saving {
     return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(part) != std::string::npos; });
   }
 
-  FaultyFiles& files;
+  Files& files;
   std::uint64_t number;
   Path ckptd;
   ManualClock clock;

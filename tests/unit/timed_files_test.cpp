@@ -81,7 +81,7 @@ TEST_CASE("whoever asks hears which operation is under way for longest, also onc
   REQUIRE(files.list("/").ok());
   CHECK(files.activity().begun == 1);
   CHECK(files.activity().longest.empty());
-  CHECK(files.activity().limit == limit);
+  CHECK(files.activity().limit == StorageLimits{.operation = limit}.longest());
   storage.hang("list");
   bool is_listed = true;
   std::thread stuck{[&] { is_listed = files.list("/").ok(); }};
@@ -194,6 +194,45 @@ TEST_CASE("the limit of an operation grows with its bytes", "[timed_files]") {
   REQUIRE(file->write_at(0, some_bytes).ok());
   storage.hang("sync");
   CHECK_THAT(said(file->sync()), Contains("has not returned for 2.0 s"));
+}
+
+TEST_CASE("no operation may take longer than some bytes do, however many a file has: it is synced as often as it has those",
+          "[timed_files]") {
+  HangingStorage storage;
+  const StorageLimits limits{.operation = limit, .rate = 100'000_B, .at_once = 100'000_B};
+  CHECK(limits.longest() == 2s);
+  TimedFiles files{storage.files, limits};
+  CHECK(files.activity().limit == 2s);
+  auto file = files.create("/a").value();
+  const auto operations = [&](const auto& call) {
+    const int before = storage.begun();
+    call();
+    return storage.begun() - before;
+  };
+  SECTION("in many writes, and in one") {
+    const ByteVector part(40'000, std::byte{5}), many(250'000, std::byte{6});
+    const auto writes = [&](std::uint64_t at, const ByteVector& bytes) {
+      return operations([&] { REQUIRE(said(file->write_at(at, bytes)) == ""); });
+    };
+    CHECK(writes(0, part) == 1);
+    CHECK(writes(40'000, part) == 1);
+    CHECK(writes(80'000, part) == 2);  // and a sync of 120,000 bytes
+    CHECK(writes(120'000, part) == 1);
+    REQUIRE(file->sync().ok());
+    CHECK(writes(160'000, many) == 5);  // three writes, two syncs
+    REQUIRE(file->sync().ok());
+    const ByteVector whole = storage.memory->content("/a");
+    CHECK(whole.size() == 410'000);
+    CHECK(std::equal(many.begin(), many.end(), whole.begin() + 160'000));
+  }
+  SECTION("a sync in between that hangs or fails is the write's failure") {
+    storage.hang("sync");
+    CHECK_THAT(said(file->write_at(0, some_bytes)), Contains("sync /a has not returned for 2.0 s"));
+  }
+  SECTION("space for a large file") {
+    storage.hang("reserve");
+    CHECK_THAT(said(file->reserve(1_GiB)), Contains("reserve space for /a has not returned for 2.0 s"));
+  }
 }
 
 TEST_CASE("a save or a start on a storage that hangs fails with rank, file and operation, and nothing is lost", "[timed_files]") {

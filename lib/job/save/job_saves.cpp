@@ -1,5 +1,6 @@
 #include "lib/job/save/job_saves.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <filesystem>
 #include <functional>
@@ -10,6 +11,7 @@
 
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/timed_files.hpp"
 #include "lib/base/words.hpp"
 #include "lib/job/revoked.hpp"
 #include "lib/job/save/storage_wait.hpp"
@@ -24,6 +26,7 @@ constexpr Duration leave_limit = 10s;   // for a save that is being written, bef
 constexpr Duration final_margin = 30s;  // after the deadline of a save, for its outcome to come here
 constexpr Duration async_look = 250ms;  // at the world, while an asynchronous save is waited for
 constexpr Duration final_round = 2s;    // after which ranks that wait for the last save tell each other how it is
+static_assert(StorageLimits{}.longest() < exchange_timeout_min);  // a rank whose storage hangs says so before the others give it up
 
 /// Calls `save` until it succeeds or it is no use at once; the last failure. `told` hears of those that another try follows.
 std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>()>& save, const std::function<void(const Failure&)>& told) {
@@ -33,6 +36,22 @@ std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>(
     told(*why);
   }
 }
+
+/// While it lives, peers are waited for by the longest operation on the storage longer. One that writes a larger part may be in it when the others have written theirs: it comes
+/// back with a failure, and the save fails instead of the generation.
+class PatientWorld {
+ public:
+  PatientWorld(JobWorld& world, Files& files) : world_{world}, before_{world.timeout()} {
+    world_.set_timeout(before_ + files.activity().limit);
+  }
+  ~PatientWorld() { world_.set_timeout(before_); }
+  PatientWorld(const PatientWorld&) = delete;
+  PatientWorld& operator=(const PatientWorld&) = delete;
+
+ private:
+  JobWorld& world_;
+  const Duration before_;
+};
 
 }  // namespace
 
@@ -123,7 +142,7 @@ std::optional<std::vector<Aux>> JobSaves::restore(std::uint64_t known_step, cons
 }
 
 StorageWaitReporter::Terms JobSaves::wait_terms() const {
-  return {options_.directory, Rank{world_.rank()}, host_.storage_report_every, options_.final_wait};
+  return {options_.directory, Rank{world_.rank()}, host_.storage_report_every, std::max(options_.final_wait, world_.timeout())};
 }
 
 bool JobSaves::asks_for_save(std::uint64_t steps) {
@@ -154,8 +173,11 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
   };
   const Instant begun = host_.clock.now();
   const StorageWaitReporter reporter{host_.session, host_.files, wait_terms()};
-  // What ckptd is writing under this fence is no leftover.
-  auto saved = saves_->save(step, host_state, still_owner, is_cut_off_ || !async_.is_busy());
+  auto saved = [&] {
+    const PatientWorld patient{world_, host_.files};
+    // What ckptd is writing under this fence is no leftover.
+    return saves_->save(step, host_state, still_owner, is_cut_off_ || !async_.is_busy());
+  }();
   program_timeout_.ended(begun);
   if (saved.ok()) {
     record_.saved(step);

@@ -14,9 +14,9 @@ namespace {
 
 constexpr Duration margin = 60s;  // a failure that is due comes, and all ranks hear of it
 
-Duration limit_of(Files& files, Duration final_wait) {
+Duration limit_of(Files& files, Duration wait) {
   const Duration of_operation = files.activity().limit;
-  return (of_operation > Duration{0} ? of_operation : StorageLimits{}.operation) + final_wait + margin;
+  return (of_operation > Duration{0} ? of_operation : StorageLimits{}.longest()) + wait + margin;
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ std::optional<std::string> StorageWaitReport::text(const StorageActivity& storag
 }
 
 StorageWaitReporter::StorageWaitReporter(Session& session, Files& files, Terms terms)
-    : session_{session}, files_{files}, terms_{std::move(terms)}, report_{terms_.rank, limit_of(files, terms_.final_wait), clock_.now()} {
+    : session_{session}, files_{files}, terms_{std::move(terms)}, report_{terms_.rank, limit_of(files, terms_.wait), clock_.now()} {
   try {
     thread_ = quiet_thread([this] { run(); });
   } catch (const std::system_error&) {  // no thread: the agent hears nothing, as before

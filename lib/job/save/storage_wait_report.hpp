@@ -46,7 +46,7 @@ class StorageWaitReporter {
     std::string directory;  ///< Of the checkpoints.
     Rank rank;
     Duration every = 1s;
-    Duration final_wait{};  ///< Beyond what one operation may take: how long the storage is waited for.
+    Duration wait{};  ///< Beyond what one operation may take: how long the storage is waited for, or a peer.
   };
   StorageWaitReporter(Session& session, Files& files, Terms terms);
   ~StorageWaitReporter();

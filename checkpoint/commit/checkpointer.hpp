@@ -105,9 +105,9 @@ class Checkpointer {
   /// this fails: that rank does not see what the leader sees, and the checkpoint is whole. Where it cannot read (`io`) this fails with that, for another time may be a better one.
   Result<void> reject(const Start& start, const Failure& why);
 
-  /// Leader, after start(). Refused when a newer fence is on the storage; the failure names both jobs. Where there is too little space for it, what dead saves left is removed first:
+  /// Leader, after start(). Refused when a newer fence is on the storage; the failure names both jobs. Where there is too little space for it, what may go by `room` is removed first:
   /// nothing else would, before a save succeeds.
-  Result<SaveTicket> begin_save(std::uint64_t step, std::uint64_t aux_bytes = 0, EarlierSaves earlier = EarlierSaves::are_over);
+  Result<SaveTicket> begin_save(std::uint64_t step, std::uint64_t aux_bytes = 0, MakeRoom room = {});
 
   /// Any rank. Never fails: a vote says why not. Fragments of all ranks together cover each kind of each unit once.
   PartVote write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux = {},
@@ -125,7 +125,7 @@ class Checkpointer {
   // One action is over before the next one begins, and `retain` waits until the save is over: it sweeps what is not committed.
   /// A save from its first action on.
   [[nodiscard]] CommitMachine new_save(std::uint64_t step, std::uint64_t aux_bytes = 0, const CommitLimits& limits = {},
-                                       EarlierSaves earlier = EarlierSaves::are_over) const;
+                                       MakeRoom room = {}) const;
   /// A save whose ticket is out, from its votes on.
   [[nodiscard]] CommitMachine save_of(const SaveTicket& ticket, const CommitLimits& limits = {}) const;
   /// Any action but `AskOwner`, which is the job's to answer.
@@ -162,7 +162,9 @@ class Checkpointer {
   void drive(CommitMachine& save, std::optional<CommitAction> next, const std::function<Result<void>()>& still_owner);
   Result<void> write_part_files(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux,
                                 const ShardWriting& how, PartVote& vote);
-  void remove_leftovers(const commit::AskSpace& before);
+  void make_room(const commit::AskSpace& before);
+  Result<std::size_t> remove_leftovers(const commit::AskSpace& before);
+  Result<std::size_t> remove_beyond(const commit::AskSpace& before);
   Result<Retention> what_goes(std::vector<Found>& found, const std::vector<CheckpointId>& promised, const std::string& root_identity,
                               std::uint32_t keep);
 

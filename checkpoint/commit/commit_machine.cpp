@@ -181,7 +181,7 @@ std::optional<CommitAction> CommitMachine::enter(CommitPhase phase, Instant now)
     case CommitPhase::looking_first:
     case CommitPhase::looking:
     case CommitPhase::looking_again: action.what = LookAtFences{}; break;
-    case CommitPhase::asking_space: action.what = AskSpace{save_.step, save_.needs, save_.earlier}; break;
+    case CommitPhase::asking_space: action.what = AskSpace{save_.step, save_.needs, save_.room}; break;
     case CommitPhase::reading_run: action.what = ReadRun{}; break;
     case CommitPhase::naming: action.what = ListAttempts{}; break;
     case CommitPhase::making_directory: action.what = MakeDirectory{}; break;

@@ -57,10 +57,10 @@ namespace commit {
 
 // What the shell is to do. Beside each: what it answers. Any may be answered by a Failure.
 struct LookAtFences {};  ///< FencesSeen
-struct AskSpace {        ///< SpaceLeft; where that is less than is needed, after what dead saves left has been removed
+struct AskSpace {        ///< SpaceLeft; where that is less than is needed, after what may go has been removed
   std::uint64_t step = 0;
   Bytes needs{};
-  EarlierSaves earlier = EarlierSaves::are_over;
+  MakeRoom room{};
 };
 struct ReadRun {};        ///< RunKnown; RUN.json is made where there is none
 struct ListAttempts {};   ///< AttemptsFound
@@ -140,7 +140,7 @@ class CommitMachine {
   struct Save {
     std::uint64_t step = 0;
     Bytes needs{};  ///< Free space.
-    EarlierSaves earlier = EarlierSaves::are_over;
+    MakeRoom room{};
   };
   /// From the first look on.
   [[nodiscard]] static CommitMachine begin(CommitTerms terms, Save save);

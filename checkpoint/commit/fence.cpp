@@ -57,7 +57,9 @@ std::vector<CheckpointId> leftovers(const std::vector<Found>& found, const std::
   std::vector<CheckpointId> out;
   for (const Found& f : found) {
     if (f.committed || f.quarantined || !f.unreadable.empty()) continue;
-    const bool is_over = f.id.fence < mine || (f.id.fence == mine && f.id.step < step && earlier == EarlierSaves::are_over);
+    const bool own_is_over =
+        (f.id.step < step && earlier != EarlierSaves::may_go_on) || (f.id.step == step && earlier == EarlierSaves::all_over);
+    const bool is_over = f.id.fence < mine || (f.id.fence == mine && own_is_over);
     if (is_over && std::find(promised.begin(), promised.end(), f.id) == promised.end()) out.push_back(f.id);
   }
   return out;

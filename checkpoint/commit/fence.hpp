@@ -55,10 +55,19 @@ struct Retention {
 [[nodiscard]] Retention retention(const std::vector<Found>& found, const std::vector<CheckpointId>& line,
                                   const std::vector<CheckpointId>& promised, FenceNumber mine, std::uint32_t keep);
 
-/// What became of the saves of earlier steps under one's own fence.
-enum class EarlierSaves { are_over, may_go_on };
+/// What became of other saves under one's own fence, as far as the one who saves knows.
+enum class EarlierSaves {
+  may_go_on,  ///< Another process may write any of them.
+  are_over,   ///< Those of lower steps are. One of this step may be written by a worker that does not wait for the writer who asks.
+  all_over,   ///< Those of this step are, too: what is there of them are tries that failed, or were cut off.
+};
+/// What may go before a save for which there is too little space.
+struct MakeRoom {
+  EarlierSaves earlier = EarlierSaves::are_over;
+  std::uint32_t keep = 0;  ///< And of the committed ones the oldest beyond so many, as after a save. 0: none.
+};
 /// What may go before a save of `step` under fence `mine` for which there is too little space, while nothing newer is committed: what dead saves left. A save under an older fence can be
-/// promised to nobody any more. Under our own, one of this step may be written by another process, as may one of a later step, by a worker that does not wait for the writer who asks.
+/// promised to nobody any more. Under our own, one of a later step may be written by a worker that does not wait for the writer who asks.
 [[nodiscard]] std::vector<CheckpointId> leftovers(const std::vector<Found>& found, const std::vector<CheckpointId>& promised,
                                                   FenceNumber mine, std::uint64_t step, EarlierSaves earlier);
 

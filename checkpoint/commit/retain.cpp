@@ -60,6 +60,24 @@ Result<void> remove_old_fences(const CheckpointRoot& root, FenceNumber mine, con
   return {};
 }
 
+/// What there is to choose from, under a fence that is the newest.
+struct Holdings {
+  std::string root;  ///< The identity.
+  std::vector<Found> found;
+  std::vector<CheckpointId> promised;  ///< Acknowledged, or given up.
+};
+/// None: nothing was ever saved here.
+Result<std::optional<Holdings>> holdings(const CheckpointRoot& root, const OwnFence& fence) {
+  ELRUN_TRY(fence.check_newest(root));
+  ELRUN_TRY_ASSIGN(auto run, root.read_run());
+  if (!run) return std::optional<Holdings>{};
+  Holdings all{.root = std::move(run->root)};
+  ELRUN_TRY_ASSIGN(all.found, find_checkpoints(root.tier()));
+  ELRUN_TRY_ASSIGN(all.promised, find_acknowledged(root.tier()));
+  for (const GivenUp& g : fence.given_up()) all.promised.push_back(g.id);
+  return std::optional{std::move(all)};
+}
+
 }  // namespace
 
 /// A damaged checkpoint that is kept stands for no whole one that goes. A start with state has not looked, so each that is kept is looked into,
@@ -86,27 +104,50 @@ Result<Retention> Checkpointer::what_goes(std::vector<Found>& found, const std::
 }
 
 /// Best effort: the save says whether there is space now.
-void Checkpointer::remove_leftovers(const commit::AskSpace& before) {
+void Checkpointer::make_room(const commit::AskSpace& before) {
+  const auto is_short = [&] {
+    const auto left = root_.tier().space_left();
+    return left.ok() && *left < before.needs;
+  };
+  const auto told = [&](const Result<std::size_t>& removed, const char* what) {
+    if (!removed.ok()) root_.log().warning(fmt::format("{} could not be removed: {}", what, message(root_.explained(removed.failure()))));
+    else if (*removed > 0)
+      root_.log().info(fmt::format("there was too little space for a checkpoint of step {}: {} removed ({})", before.step, what, *removed));
+  };
+  told(remove_leftovers(before), "what unfinished saves left is");
+  if (before.room.keep > 0 && is_short()) told(remove_beyond(before), "old checkpoints beyond those that are kept are");
+}
+
+Result<std::size_t> Checkpointer::remove_leftovers(const commit::AskSpace& before) {
+  ELRUN_TRY_ASSIGN(const auto here, holdings(root_, fence_));
+  if (!here) return std::size_t{0};
+  Result<void> first = root_.tier().empty_trash();  // what one of them keeps from going is no reason for the others to stay
   std::size_t removed = 0;
-  const auto cleaned = [&]() -> Result<void> {
-    ELRUN_TRY(fence_.check_newest(root_));
-    ELRUN_TRY_ASSIGN(const auto run, root_.read_run());
-    if (!run) return {};
-    Result<void> first = root_.tier().empty_trash();  // what one of them keeps from going is no reason for the others to stay
-    ELRUN_TRY_ASSIGN(const auto found, find_checkpoints(root_.tier()));
-    ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(root_.tier()));
-    for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
-    for (const CheckpointId& id : leftovers(found, promised, fence_.number(), before.step, before.earlier)) {
-      const auto swept = sweep(root_, id, run->root);
-      if (swept.ok()) removed += *swept ? 1 : 0;
-      else if (first.ok()) first = swept.failure();
-    }
-    return first;
-  }();
-  if (removed > 0)
-    root_.log().info(fmt::format("there was too little space for a checkpoint of step {}: what {} unfinished {} left is removed",
-                                 before.step, removed, removed == 1 ? "save" : "saves"));
-  if (!cleaned.ok()) root_.log().warning("what unfinished saves left could not be removed: " + message(root_.explained(cleaned.failure())));
+  for (const CheckpointId& id : leftovers(here->found, here->promised, fence_.number(), before.step, before.room.earlier)) {
+    // A name is used once, also where what had it is gone.
+    if (id.fence == fence_.number() && id.step == before.step) tried_ = std::max(tried_.value_or(id), id);
+    const auto swept = sweep(root_, id, here->root);
+    if (swept.ok()) removed += *swept ? 1 : 0;
+    else if (first.ok()) first = swept.failure();
+  }
+  ELRUN_TRY(first);
+  return removed;
+}
+
+/// Where fewer are kept than before: no more than the space that is needed, and as many stay as after a save.
+Result<std::size_t> Checkpointer::remove_beyond(const commit::AskSpace& before) {
+  ELRUN_TRY_ASSIGN(auto here, holdings(root_, fence_));
+  if (!here) return std::size_t{0};
+  ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(here->found, here->promised, here->root, before.room.keep)));
+  std::size_t removed = 0;
+  for (const CheckpointId& id : gone.uncommit) {
+    ELRUN_TRY_ASSIGN(const Bytes left, root_.tier().space_left());
+    if (left >= before.needs) break;
+    ELRUN_TRY(fence_.check_newest(root_));  // since the last look a later job may have gone on from this one
+    ELRUN_TRY(remove_committed(root_, id, here->root));
+    ++removed;
+  }
+  return removed;
 }
 
 Result<void> Checkpointer::retain(std::uint32_t keep) {
@@ -115,20 +156,16 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
     if (!result.ok() && first.ok()) first = root_.explained(std::move(result).failure());
   };
   auto cleaned = [&]() -> Result<void> {
-    ELRUN_TRY(fence_.check_newest(root_));
-    ELRUN_TRY_ASSIGN(const auto run, root_.read_run());
-    if (!run) return {};
-    ELRUN_TRY_ASSIGN(auto found, find_checkpoints(root_.tier()));
-    ELRUN_TRY_ASSIGN(std::vector<CheckpointId> promised, find_acknowledged(root_.tier()));
-    for (const GivenUp& g : fence_.given_up()) promised.push_back(g.id);
-    keep_first(remove_old_fences(root_, fence_.number(), found, promised));
-    ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(found, promised, run->root, keep)));
+    ELRUN_TRY_ASSIGN(auto here, holdings(root_, fence_));
+    if (!here) return {};
+    keep_first(remove_old_fences(root_, fence_.number(), here->found, here->promised));
+    ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(here->found, here->promised, here->root, keep)));
     for (const CheckpointId& id : std::span{gone.uncommit}.first(std::min(gone.uncommit.size(), removed_max))) {
       ELRUN_TRY(fence_.check_newest(root_));  // since the last look a later job may have gone on from this one
-      keep_first(remove_committed(root_, id, run->root));
+      keep_first(remove_committed(root_, id, here->root));
     }
     for (const CheckpointId& id : gone.sweep)
-      if (auto swept = sweep(root_, id, run->root); !swept.ok()) keep_first(std::move(swept).failure());
+      if (auto swept = sweep(root_, id, here->root); !swept.ok()) keep_first(std::move(swept).failure());
     keep_first(root_.tier().empty_trash());
     return {};
   }();

@@ -25,10 +25,10 @@ CommitTerms terms(const CheckpointRoot& root, const OwnFence& fence, const Commi
 
 }  // namespace
 
-CommitMachine Checkpointer::new_save(std::uint64_t step, std::uint64_t aux_bytes, const CommitLimits& limits, EarlierSaves earlier) const {
+CommitMachine Checkpointer::new_save(std::uint64_t step, std::uint64_t aux_bytes, const CommitLimits& limits, MakeRoom room) const {
   const std::uint64_t state = state_bytes(root_.saver().model) + aux_bytes;
   const Bytes needs = Bytes{state + state / 50} + Bytes{root_.saver().world.value() * std::uint64_t{16384}} + space_reserve;
-  return CommitMachine::begin(terms(root_, fence_, limits), {step, needs, earlier});
+  return CommitMachine::begin(terms(root_, fence_, limits), {step, needs, room});
 }
 
 CommitMachine Checkpointer::save_of(const SaveTicket& ticket, const CommitLimits& limits) const {
@@ -43,7 +43,7 @@ CommitAnswer Checkpointer::perform(const CommitAction& action) {
   CommitAnswer answer = elrun::perform(scene, action);
   if (const auto* ask = std::get_if<AskSpace>(&action.what))
     if (const auto* left = std::get_if<SpaceLeft>(&answer); left != nullptr && left->bytes < ask->needs) {
-      remove_leftovers(*ask);
+      make_room(*ask);
       answer = elrun::perform(scene, action);
     }
   if (auto* found = std::get_if<AttemptsFound>(&answer); found != nullptr && tried_) found->taken.push_back(*tried_);
@@ -62,8 +62,8 @@ void Checkpointer::drive(CommitMachine& save, std::optional<CommitAction> next, 
   }
 }
 
-Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t aux_bytes, EarlierSaves earlier) {
-  CommitMachine save = new_save(step, aux_bytes, {}, earlier);
+Result<SaveTicket> Checkpointer::begin_save(std::uint64_t step, std::uint64_t aux_bytes, MakeRoom room) {
+  CommitMachine save = new_save(step, aux_bytes, {}, room);
   drive(save, save.start(Instant{}), [] { return Result<void>{}; });
   if (save.is_over()) return root_.explained(save.failure());
   return save.ticket();

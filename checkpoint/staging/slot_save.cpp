@@ -220,8 +220,8 @@ class SlotSave {
   Tried lead(unsigned attempt) {
     std::uint64_t aux_bytes = 0;
     for (const Aux& a : record_.aux) aux_bytes += a.bytes.size();
-    auto ticket =
-        meeting_.may_go_on().ok() ? checkpointer_.begin_save(record_.step, aux_bytes) : Result<SaveTicket>{meeting_.may_go_on().failure()};
+    auto ticket = meeting_.may_go_on().ok() ? checkpointer_.begin_save(record_.step, aux_bytes, {EarlierSaves::are_over, record_.keep})
+                                            : Result<SaveTicket>{meeting_.may_go_on().failure()};
     if (!ticket.ok()) return fail(attempt, keys_.ticket(attempt), std::move(ticket).failure());
     if (auto told = meeting_.put(keys_.ticket(attempt), encode(Said{.value = encode(*ticket)})); !told.ok()) {
       checkpointer_.abandon(*ticket);

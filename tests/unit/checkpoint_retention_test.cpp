@@ -66,6 +66,8 @@ TEST_CASE("before a save without space only what nobody can be writing any more 
                                  {{20, 3, 1}, false, false}};
   using Ids = std::vector<CheckpointId>;
   CHECK(leftovers(found, {}, 2, 50, EarlierSaves::are_over) == Ids{{20, 1, 1}, {60, 1, 1}, {40, 2, 1}});
+  CHECK(leftovers(found, {}, 2, 50, EarlierSaves::all_over) == Ids{{20, 1, 1}, {60, 1, 1}, {40, 2, 1}, {50, 2, 1}});
+  CHECK(leftovers(found, {{50, 2, 1}}, 2, 50, EarlierSaves::all_over) == Ids{{20, 1, 1}, {60, 1, 1}, {40, 2, 1}});
   CHECK(leftovers(found, {}, 2, 50, EarlierSaves::may_go_on) == Ids{{20, 1, 1}, {60, 1, 1}});
   CHECK(leftovers(found, {{20, 1, 1}}, 2, 40, EarlierSaves::are_over) == Ids{{60, 1, 1}});  // it was promised, and its COMMIT is lost
   CHECK(leftovers(found, {}, 1, 10, EarlierSaves::are_over).empty());
@@ -122,12 +124,74 @@ TEST_CASE("what a save left that was cut off makes room for the next one where t
     CHECK_FALSE(is_there(trash));
   }
   SECTION("under our own fence, where it is known that nobody writes it") {
-    CHECK(first.ranks[0].begin_save(40, 0, EarlierSaves::may_go_on).failure().code == Code::no_space);
+    CHECK(first.ranks[0].begin_save(40, 0, {EarlierSaves::may_go_on}).failure().code == Code::no_space);
     CHECK(is_there(left));
     CHECK(first.ranks[0].begin_save(30).failure().code == Code::no_space);
     CHECK(is_there(left));
-    CHECK(said(first.save(40)) == "");
+    SECTION("of an earlier step") { CHECK(said(first.save(40)) == ""); }
+    SECTION("of the same step, where the tries before are over: it gets another name") {
+      CHECK(first.ranks[0].begin_save(30, 0, {EarlierSaves::all_over}).value().id == CheckpointId{30, 1, 2});
+    }
+    SECTION("of the same step, by another process, which has not tried it") {
+      Checkpointer other{files, first.clock, first.log, first.root, first.leader};
+      other.take_over(first.ranks[0].ownership());
+      CHECK(other.begin_save(30, 0, {EarlierSaves::all_over}).value().id == CheckpointId{30, 1, 2});
+    }
     CHECK_FALSE(is_there(left));
+  }
+}
+
+TEST_CASE("where fewer are kept than before, the oldest make room for a save that has none, no more than it needs", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 1};
+  REQUIRE(job.start().ok());
+  std::uint64_t taken = 0;  // by one checkpoint
+  for (std::uint64_t step = 10; step <= 50; step += 10) {
+    const Bytes before = files.stored();
+    REQUIRE(said(job.save(step)) == "");
+    taken = files.stored().value() - before.value();
+  }
+  const std::uint64_t state = state_bytes(job.table);
+  const std::uint64_t needs = state + state / 50 + 2 * 16384 + 4 * 1024 * 1024;
+  REQUIRE(taken > 8192);
+  const auto steps = [&] {
+    std::vector<std::uint64_t> all;
+    const auto names = files.list("/ckpts/ckpt").value();
+    for (const std::string& name : names) all.push_back(parse_checkpoint_id(name)->step);
+    return all;
+  };
+  using Steps = std::vector<std::uint64_t>;
+  const auto lacks = [&](double checkpoints) {
+    files.disk = Bytes{files.stored().value() + needs - static_cast<std::uint64_t>(checkpoints * static_cast<double>(taken))};
+  };
+  lacks(1.5);
+  SECTION("two of three that may go") {
+    CHECK(job.ranks[0].begin_save(60, 0, {EarlierSaves::are_over, 2}).ok());
+    CHECK(steps() == Steps{30, 40, 50, 60});
+    CHECK(files.list("/ckpts/trash").value().empty());
+  }
+  SECTION("as many stay as after a save, and at least two") {
+    lacks(4.5);
+    const std::uint32_t keep = GENERATE(1u, 2u, 3u, 4u);
+    CHECK(job.ranks[0].begin_save(60, 0, {EarlierSaves::are_over, keep}).failure().code == Code::no_space);
+    CHECK(steps() == (keep <= 2 ? Steps{40, 50} : keep == 3 ? Steps{30, 40, 50} : Steps{20, 30, 40, 50}));
+  }
+  SECTION("a damaged one that is kept stands for no whole one") {
+    lacks(4.5);
+    files.overwrite("/ckpts/ckpt/s000000000050.g00000001.a01/MANIFEST.json", ByteVector(3));
+    TestJob next{files, 2, 2};
+    REQUIRE(next.start()->choice == CheckpointId{40, 1, 1});
+    CHECK_FALSE(next.ranks[0].begin_save(60, 0, {EarlierSaves::are_over, 2}).ok());
+    CHECK(steps() == Steps{30, 40, 50});
+  }
+  SECTION("none where nothing is said of it, and none where a later start has the root") {
+    CHECK(job.ranks[0].begin_save(60).failure().code == Code::no_space);
+    TestJob next{files, 2, 2};
+    files.disk = Bytes{files.disk->value() + 8192};
+    REQUIRE(said(next.start()) == "");
+    lacks(1.5);
+    CHECK_FALSE(job.ranks[0].begin_save(60, 0, {EarlierSaves::are_over, 2}).ok());
+    CHECK(steps() == Steps{10, 20, 30, 40, 50});
   }
 }
 

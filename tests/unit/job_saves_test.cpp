@@ -267,6 +267,39 @@ TEST_CASE("the final save is tried again until the storage heals; meanwhile this
   CHECK(member.lines.size() == lines);
 }
 
+TEST_CASE("what a final save left that was cut off makes room for its next try, where there is room for one alone", "[job_saves]") {
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3, .keep = 2, .final_wait = 90s}};
+  for (const std::uint64_t step : {3, 6}) member.saves.save(step, host_state);
+  const std::uint64_t state = state_bytes(member.saver().model), needs = state + state / 50 + 16384 + 4 * 1024 * 1024;
+  files.disk = Bytes{files.stored().value() + needs + 4096};
+  bool is_away = false;
+  files.broken = [&](const Path& path) {  // also when what is there already is to be removed
+    is_away = is_away || path.filename() == manifest_file;
+    return is_away ? ETIMEDOUT : 0;
+  };
+  member.while_waiting = [&] { files.broken = {}; };
+  member.saves.save_at_the_end(7, host_state);
+  CHECK(member.said("try 1 of the final checkpoint failed: deadline_passed"));
+  CHECK(member.said("the final checkpoint is saved, at try 2"));
+  CHECK(member.saves.saved_step() == 7);
+  CHECK(files.list("/root/ckpt").value() == std::vector<std::string>{"s000000000006.g00000001.a01", "s000000000007.g00000001.a02"});
+}
+
+TEST_CASE("fewer checkpoints that are kept make room on a full disk", "[job_saves]") {
+  FaultyFiles files;
+  Saving first{files, 1, {.directory = "/root", .every = 3, .keep = 4}};
+  for (const std::uint64_t step : {3, 6, 9, 12}) first.saves.save(step, host_state);
+  const std::uint64_t state = state_bytes(first.saver().model), needs = state + state / 50 + 16384 + 4 * 1024 * 1024;
+  Saving next{files, 2, {.directory = "/root", .every = 3, .keep = 2}};
+  REQUIRE(next.saves.restore().has_value());
+  files.disk = Bytes{files.stored().value() + needs - state / 2};
+  next.saves.save(15, host_state);
+  CHECK(next.saves.saved_step() == 15);
+  CHECK(next.said("old checkpoints beyond those that are kept are removed (1)"));
+  CHECK(files.list("/root/ckpt").value() == std::vector<std::string>{"s000000000012.g00000001.a01", "s000000000015.g00000002.a01"});
+}
+
 TEST_CASE("a final save that never succeeds ends the job once its time is over", "[job_saves]") {
   FaultyFiles files;
   Saving member{files, 1, {.directory = "/root", .final_wait = 5s}};

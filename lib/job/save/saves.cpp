@@ -276,8 +276,8 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
   ELRUN_TRY(claim(step));
   std::uint64_t aux_bytes = 0;
   for (const Aux& a : aux) aux_bytes += a.bytes.size();
-  const EarlierSaves earlier = removes_old ? EarlierSaves::are_over : EarlierSaves::may_go_on;
-  const auto begun = leaders<SaveTicket>([&] { return checkpointer_.begin_save(step, aux_bytes, earlier); }, decode_save_ticket);
+  const MakeRoom room = removes_old ? MakeRoom{EarlierSaves::all_over, options_.keep} : MakeRoom{EarlierSaves::may_go_on};
+  const auto begun = leaders<SaveTicket>([&] { return checkpointer_.begin_save(step, aux_bytes, room); }, decode_save_ticket);
   if (!begun.ok()) {
     // The fence or a directory is gone. The next save claims another fence, where this is still the root that it was.
     if (begun.failure().code == Code::not_found) claimed_ = false;

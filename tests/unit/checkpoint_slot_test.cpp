@@ -352,6 +352,32 @@ TEST_CASE("sealed slots are saved by their writers alone, and retention and ackn
   CHECK(commits == 2);
 }
 
+TEST_CASE("the outcome of a save is told to all writers before old checkpoints go", "[checkpoint][slot]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 9};
+  REQUIRE(said(job.start()) == "");
+  Writers writers{job};
+  const CheckpointId oldest{10, 1, 1};
+  bool goes = false, was_told = false;
+  for (const std::uint64_t step : {10u, 20u, 30u}) {
+    writers.acknowledged.clear();
+    files.broken = [&](const Path& path) {  // the first that goes of the oldest, in the leader's thread
+      if (step != 30 || path.filename() != acknowledgement_name(oldest) || std::exchange(goes, true)) return 0;
+      const Instant until = writers.clock.now() + 10s;  // the other one needs no file to hear it
+      while (!was_told && writers.clock.now() < until) {
+        std::this_thread::sleep_for(1ms);
+        const std::lock_guard lock{writers.mutex};
+        was_told = writers.acknowledged.size() == 2;
+      }
+      return 0;
+    };
+    for (const SaveOutcome& outcome : writers.save(step, job.ranks[0].ownership(), {0, 1})) REQUIRE(why(outcome) == "");
+    job.ranks[0].committed_elsewhere({step, 1, 1});
+  }
+  CHECK(goes);
+  CHECK(was_told);
+}
+
 TEST_CASE("a save is tried again under another name after a bad moment, and named when it cannot be", "[checkpoint][slot]") {
   FaultyFiles files;
   TestJob job{files, 2, 7};

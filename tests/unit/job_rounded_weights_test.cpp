@@ -295,4 +295,55 @@ TEST_CASE("a checkpoint holds masters, goes on in another world, and refuses a j
   }
 }
 
+TEST_CASE("a job of hundreds of units in bf16 saves, goes on in another world, and refuses a job with one unit more", "[rounded]") {
+  const auto job_of = [](std::size_t count, std::uint64_t steps, const std::string& root) -> Program {
+    return [=](Job& job, Member& me) {
+      Plan plan = toy_plan(1, 2);
+      plan.steps = steps;
+      CheckpointOptions checkpoint;
+      if (!root.empty()) checkpoint = {.directory = root};
+      job.configure(plan, checkpoint);
+      std::vector<Unit> units;
+      std::vector<Tensor<bf16>> weights;
+      for (std::size_t i = 0; i < count; ++i) {
+        units.push_back(job.unit(fmt::format("transformer.blocks.{}.feed_forward.projection", i)));
+        weights.push_back(units.back().tensor<bf16>("weight", {7}));
+      }
+      job.seal();
+      if (!job.restore())
+        for (std::size_t i = 0; i < count; ++i) {
+          const auto scope = units[i].use();
+          weights[i].set(std::vector<float>(7, 0.01f * static_cast<float>(i + 1)));
+        }
+      me.steps.clear();
+      while (auto step = job.next_step()) {
+        for (Slot& slot : step->slots()) {
+          for (std::size_t i = 0; i < count; ++i) {
+            const auto scope = units[i].use_grad();
+            for (float& g : weights[i].grad_span()) g += toy_loss(slot.samples(), slot.rng()) * static_cast<float>(i % 5 + 1);
+          }
+          slot.report(1.0f, 1);
+        }
+        if (const StepResult r = step->apply(toy_adamw, toy_options(step->number())); r.decided) me.steps.push_back(r);
+      }
+      me.outcome = job.outcome();
+    };
+  };
+  constexpr std::size_t units = 600;
+  const auto undisturbed = run_world({}, job_of(units, 3, {}));
+  REQUIRE(undisturbed[0].outcome.has_value());
+  const TemporaryDirectory root;
+  REQUIRE(run_world({.world = 2}, job_of(units, 2, root.path()))[0].outcome.has_value());
+  for (const Member& m : run_world({.world = 3, .generation = 2}, job_of(units, 3, root.path()))) {
+    INFO((m.failure ? message(*m.failure) : ""));
+    REQUIRE(m.outcome.has_value());
+    CHECK(m.steps.size() == 1);
+    CHECK(m.outcome->state_hash == undisturbed[0].outcome->state_hash);
+  }
+  for (const Member& m : run_world({.world = 2, .generation = 3}, job_of(units + 1, 4, root.path()))) {
+    REQUIRE(m.failure.has_value());
+    CHECK(exit_code(*m.failure) == 78);
+  }
+}
+
 }  // namespace elrun::test

@@ -1,14 +1,19 @@
 // What a rank makes of a peer of which the test plays each step of its connection.
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
@@ -27,7 +32,7 @@ namespace {
 /// One rank of a world of two. It connects as in a group; the other one is played.
 class OneOfTwo {
  public:
-  explicit OneOfTwo(Rank me, Transport transport = Transport::automatic, Duration handshake = 10s)
+  explicit OneOfTwo(Rank me, Transport transport = Transport::automatic, Duration handshake = 10s, Duration connect = 1s)
       : me_{me},
         states_{me, WorldSize{2}},
         connector_{loop,
@@ -36,7 +41,7 @@ class OneOfTwo {
                     .name = {},
                     .transport = transport,
                     .handshake = handshake,
-                    .connect = 1s,
+                    .connect = connect,
                     .deadline = within(60s)},
                    states_,
                    {.connected = [this](ConnectedPeer peer) { connected = std::move(peer); },
@@ -77,15 +82,16 @@ class OneOfTwo {
   Connector connector_;
 };
 
-/// Rank 1, played: it dials rank 0 at its Unix socket, proves the key, and then offers memory as it is told.
+/// Rank 1, played: it dials rank 0, proves the key, and then offers memory as it is told.
 class PlayedDialer {
  public:
-  /// Returns when both have proved the key.
-  explicit PlayedDialer(const Place& place, const std::string& socket) {
-    line_ = connect_begin(abstract_address(socket)).value();
+  /// Returns when both have proved the key. `answered`: when rank 0 has, and this one not yet.
+  explicit PlayedDialer(const Place& place, const SocketAddress& to, const std::function<void()>& answered = {}) {
+    line_ = connect_begin(to).value();
     const Introduction mine{place.membership.generation, WorldSize{2}, Rank{1}, Rank{0}, {}};
     say(encode(mine));
     const auto answer = hear<std::array<std::byte, answer_size>>();
+    if (answered) answered();
     Nonce listeners{};
     std::copy_n(answer.begin(), listeners.size(), listeners.begin());
     say(proof_of(Role::dialer, place.key, mine, listeners));
@@ -128,6 +134,40 @@ class PlayedDialer {
   Fd line_;
 };
 
+/// While it lives this process has few descriptors, so that a rank has few places for connections that say nothing.
+class FewDescriptors {
+ public:
+  FewDescriptors() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit few{4 * places, before_.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+  static constexpr unsigned places = 40;  // a quarter of them, as the connector has it
+
+ private:
+  rlimit before_{};
+};
+
+/// Connections that say nothing.
+class SilentOutsiders {
+ public:
+  void come(unsigned count, const SocketAddress& to) {
+    for (unsigned i = 0; i < count; ++i) lines_.push_back(connect_begin(to).value());
+  }
+  /// Waits for the first that is turned away; false: none is within that time.
+  [[nodiscard]] bool is_one_turned_away(std::chrono::milliseconds within) const {
+    std::vector<pollfd> all;
+    for (const Fd& line : lines_) all.push_back({line.get(), POLLIN | POLLRDHUP, 0});
+    return ::poll(all.data(), all.size(), static_cast<int>(within.count())) > 0;
+  }
+
+ private:
+  std::vector<Fd> lines_;
+};
+
 }  // namespace
 
 TEST_CASE("a pair of which one cannot map the other's memory uses frames, or says why it may not", "[connector]") {
@@ -139,7 +179,7 @@ TEST_CASE("a pair of which one cannot map the other's memory uses frames, or say
   REQUIRE(rank.lanes != nullptr);
   auto played = std::async(std::launch::async, [&] {
     const auto lanes = Lanes::make(rank.place(1).membership, {Rank{0}, Rank{1}}).value();
-    PlayedDialer dialer{rank.place(1), at.socket};
+    PlayedDialer dialer{rank.place(1), abstract_address(at.socket)};
     return dialer.offer(offers ? lanes.get() : nullptr, 'n');
   });
   rank.connect();
@@ -165,4 +205,47 @@ TEST_CASE("a peer that accepts connections and says nothing is said to be stoppe
   CHECK(rank.failed->code == Code::deadline_passed);
   CHECK(rank.failed->peer == Rank{0});
   CHECK_THAT(rank.failed->what, Catch::Contains("has not answered within 200 ms: its process is stopped or busy"));
+}
+
+TEST_CASE("a rank that was answered is not turned away, however many wait for its place", "[connector]") {
+  const FewDescriptors few;
+  OneOfTwo rank{Rank{0}, Transport::tcp, 10s, 20s};
+  const RankAddress at = rank.meet({.port = 1, .host = "127.0.0.1", .boot = {}, .socket = {}});
+  const SocketAddress to = resolve("127.0.0.1", at.port).value().front();
+  SilentOutsiders outsiders;
+  bool was_one_turned_away = false;
+  auto played = std::async(std::launch::async, [&] {
+    const PlayedDialer dialer{rank.place(1), to, [&] {
+                                outsiders.come(FewDescriptors::places + 5, to);  // it came before them
+                                was_one_turned_away = outsiders.is_one_turned_away(20s);
+                              }};
+  });
+  rank.connect();
+  played.get();
+  CHECK(was_one_turned_away);
+  INFO((rank.failed ? rank.failed->what : ""));
+  CHECK(rank.connected);
+}
+
+TEST_CASE("outsiders of the network take no place from a rank of the same host, nor the other way round", "[connector]") {
+  const bool by_unix_socket = GENERATE(true, false);  // the rank; outsiders the other way
+  const FewDescriptors few;
+  OneOfTwo rank{Rank{0}, Transport::automatic, 10s, 20s};
+  const RankAddress at = rank.meet({.port = 1, .host = "127.0.0.1", .boot = {}, .socket = {}});
+  if (at.socket.empty()) return;  // the system does not tell its boot id
+  const SocketAddress tcp = resolve("127.0.0.1", at.port).value().front(), unix_socket = abstract_address(at.socket);
+  SilentOutsiders outsiders;
+  bool was_one_turned_away = true;
+  auto played = std::async(std::launch::async, [&] {
+    outsiders.come(FewDescriptors::places, by_unix_socket ? tcp : unix_socket);  // all places, and none waits
+    std::this_thread::sleep_for(100ms);                                          // they are in
+    PlayedDialer dialer{rank.place(1), by_unix_socket ? unix_socket : tcp,
+                        [&] { was_one_turned_away = outsiders.is_one_turned_away(0ms); }};
+    if (by_unix_socket) (void)dialer.offer(nullptr, 'n');
+  });
+  rank.connect();
+  played.get();
+  INFO((rank.failed ? rank.failed->what : ""));
+  CHECK(rank.connected);
+  CHECK_FALSE(was_one_turned_away);
 }

@@ -249,3 +249,23 @@ TEST_CASE("outsiders of the network take no place from a rank of the same host, 
   CHECK(rank.connected);
   CHECK_FALSE(was_one_turned_away);
 }
+
+TEST_CASE("nobody is turned away where nobody waits, though all places are taken for long", "[connector]") {
+  const FewDescriptors few;
+  OneOfTwo rank{Rank{0}, Transport::tcp, 10s, 20s};
+  const RankAddress at = rank.meet({.port = 1, .host = "127.0.0.1", .boot = {}, .socket = {}});
+  const SocketAddress to = resolve("127.0.0.1", at.port).value().front();
+  SilentOutsiders outsiders;
+  bool was_one_turned_away = true;
+  auto played = std::async(std::launch::async, [&] {
+    outsiders.come(FewDescriptors::places - 1, to);
+    std::this_thread::sleep_for(700ms);  // those have had their turn
+    outsiders.come(1, to);
+    was_one_turned_away = outsiders.is_one_turned_away(200ms);
+    const PlayedDialer dialer{rank.place(1), to};
+  });
+  rank.connect();
+  played.get();
+  CHECK_FALSE(was_one_turned_away);
+  CHECK(rank.connected);
+}

@@ -3,6 +3,7 @@
 # is installed. Any user may do that.
 set -euo pipefail
 build=$1 out=$2
+tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 problems=0
 problem() {
   echo "$*" >&2
@@ -47,6 +48,21 @@ triplet=$(gcc -print-multiarch)
 has elrun bin/elrun share/man/man1/elrun.1.gz share/bash-completion/completions/elrun share/zsh/vendor-completions/_elrun
 has libelrun0 "lib/$triplet/libelrun.so.0" "lib/$triplet/libelrun.so.$version"
 has libelrun-dev "lib/$triplet/libelrun.so" "lib/$triplet"/cmake/elrun/elrun{Config,ConfigVersion,Targets}.cmake
+
+# The tarball is unpacked as root over folders that exist: files alone, all of them root's, whoever made it.
+only_files_of_root() {
+  local foreign
+  foreign=$(tar -tvzf "$1" --numeric-owner | grep -v -E '^-.{4}-..-. 0/0 ' || true)
+  [[ -n $(tar -tzf "$1") && -z $foreign ]] || problem "$2 has folders, or files that are not root's alone:"$'\n'"${foreign:-none at all}"
+}
+only_files_of_root elrun-*.tar.gz "the tarball"
+mkdir -p other/bin
+echo program >other/bin/elrun
+tar -czf other.tar.gz --owner=12345 --group=12345 other
+cmake "-DCPACK_PACKAGE_FILES=$PWD/other.tar.gz" -P "$tree/cmake/packages/tarball.cmake"
+only_files_of_root other.tar.gz "the tarball of another user"
+[[ $(tar -xOzf other.tar.gz other/bin/elrun) == program ]] || problem "the tarball of another user has lost its file"
+rm -rf other other.tar.gz
 
 # What a shell completes.
 tar -xzf elrun-*.tar.gz

@@ -78,7 +78,9 @@ build() {
   shift 2
   mkdir -p "$folder"
   log=$folder/configure.log
-  if ! cmake -C "cmake/presets/$preset.cmake" -S . -B "$folder" -G Ninja "-DELRUN_WERROR=${ELRUN_WERROR:-OFF}" "$@" >"$log" 2>&1; then
+  # Said each time: a folder that was configured before, for packages for example, would keep its own, and the tests in it would be none or old ones.
+  if ! cmake -C "cmake/presets/$preset.cmake" -S . -B "$folder" -G Ninja "-DELRUN_WERROR=${ELRUN_WERROR:-OFF}" \
+    -DELRUN_BUILD_TESTS=ON -DELRUN_BUILD_SAMPLES=ON "$@" >"$log" 2>&1; then
     cat "$log" >&2
     echo "tests/run.sh: the build could not be configured" >&2
     exit 1
@@ -98,7 +100,7 @@ if [[ -n "$full" ]]; then
   export ELRUN_FULL=1
   if [[ -z "$sanitize" ]]; then
     build no-cuda build/clang -DCMAKE_CXX_COMPILER=clang++-16 "${patience[@]}"
-    ctest --test-dir build/clang -j "$jobs" "$@"
+    ctest --test-dir build/clang --no-tests=error -j "$jobs" "$@"
     # Half an hour: every cell of the golden matrix, 200 histories of real kills.
     build/bin/elrun_sim --exhaustive
     if [[ -x build/bin/elrun_golden ]]; then build/bin/elrun_golden --logs build/golden-logs; fi
@@ -113,7 +115,7 @@ fi
 # More tests than processors, for many wait most of their time: as many as compute for all processors and a half (in hundredths; tests/times.cmake).
 printf '{"version": {"major": 1, "minor": 0}, "local": [{"processors": [{"id": "all", "slots": %d}]}]}\n' $((100 * jobs + 50)) >"$folder/processors.json"
 code=0
-"${prefix[@]}" ctest --test-dir "$folder" -j $((3 * jobs)) --resource-spec-file "$PWD/$folder/processors.json" "$@" || code=$?
+"${prefix[@]}" ctest --test-dir "$folder" --no-tests=error -j $((3 * jobs)) --resource-spec-file "$PWD/$folder/processors.json" "$@" || code=$?
 if ((code != 0)); then
   # Once more at the end: whoever has only the last lines of a long log has them.
   echo "What failed first in each case (all of it: $folder/Testing/Temporary/LastTest.log):" >&2

@@ -1,5 +1,6 @@
 # cmake -DSOURCE=... -DBUILD=... -DWERROR=... -P warnings.cmake: a warning ends the build where ELRUN_WERROR says so and nowhere
 # else, no preset says so, and CI does. Each compiler has warnings of its own: the next one's are no reason not to build.
+# Nor does tests/run.sh pass without tests, or with those of an older build, in a folder that was configured without them (README, Install).
 file(GLOB presets ${SOURCE}/cmake/presets/*.cmake)
 foreach(preset ${presets})
   unset(ELRUN_WERROR)
@@ -17,6 +18,20 @@ endif()
 file(STRINGS ${SOURCE}/tests/run.sh passed REGEX "-DELRUN_WERROR=.{ELRUN_WERROR:-OFF}")
 if(NOT passed)
   message(SEND_ERROR "tests/run.sh does not pass ELRUN_WERROR on: a folder that was configured before would keep its own")
+endif()
+
+file(STRINGS ${SOURCE}/tests/run.sh configures REGEX "-DELRUN_BUILD_TESTS=ON -DELRUN_BUILD_SAMPLES=ON")
+if(NOT configures)
+  message(SEND_ERROR "tests/run.sh does not ask for tests and samples: a folder that was configured without them would have none, or old ones")
+endif()
+file(STRINGS ${SOURCE}/tests/run.sh lenient REGEX "ctest --test-dir")
+list(FILTER lenient EXCLUDE REGEX "--no-tests=error")
+if(lenient)
+  message(SEND_ERROR "tests/run.sh passes where there is no test: ${lenient}")
+endif()
+file(STRINGS ${SOURCE}/README.md shared REGEX "-B build .*-DELRUN_BUILD_TESTS=OFF")
+if(shared)
+  message(SEND_ERROR "README.md configures the folder of tests/run.sh without tests: ${shared}")
 endif()
 
 file(STRINGS ${BUILD}/compile_commands.json strict REGEX "-Werror")

@@ -12,6 +12,10 @@ if(TARGET elrun AND TARGET elrun_launcher AND NOT ELRUN_SANITIZE AND PROJECT_IS_
     ${CMAKE_COMMAND} ${CMAKE_GENERATOR} ${CMAKE_CXX_COMPILER})
   set_tests_properties(subdirectory_test PROPERTIES LABELS packages TIMEOUT 3600)
 
+  add_test(NAME configure_test COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/packages/configure.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/configure-test
+    ${CMAKE_COMMAND} ${CMAKE_GENERATOR} ${CMAKE_CXX_COMPILER})
+  set_tests_properties(configure_test PROPERTIES LABELS packages TIMEOUT 600)
+
   # A Job in a process with another fmt, protobuf, OpenSSL and zlib; and with PyTorch, where it is installed.
   add_library(elrun_neighbour SHARED packages/neighbours/job.cpp)
   target_link_libraries(elrun_neighbour PRIVATE elrun::elrun)

@@ -10,7 +10,7 @@ problem() {
   problems=1
 }
 
-grep -q '^set(CPACK_GENERATOR "TGZ;DEB")' "$build/CPackConfig.cmake" || {
+grep -qs '^set(CPACK_GENERATOR "TGZ;DEB")' "$build/CPackConfig.cmake" || {
   echo "SKIPPED: this build makes no packages; its configuration says why"
   exit 77
 }

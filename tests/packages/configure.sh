@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# configure.sh TREE WORK CMAKE GENERATOR COMPILER: elrun's tree by itself, configured as no other test has it, and built nowhere.
+set -euo pipefail
+tree=$1 work=$2 cmake=$3 generator=$4 compiler=$5
+problems=0
+problem() {
+  echo "$*" >&2
+  problems=1
+}
+
+rm -rf "$work"
+mkdir -p "$work/build"
+# Left by an earlier configuration, which made packages.
+echo 'set(CPACK_GENERATOR "TGZ")' >"$work/build/CPackConfig.cmake"
+# A system whose archives of gRPC no program links with: the static program is left out.
+"$cmake" -S "$tree" -B "$work/build" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DELRUN_BUILD_TESTS=OFF -DELRUN_BUILD_SAMPLES=OFF -DELRUN_WITH_CUDA=OFF \
+  -DELRUN_ARCHIVES_LINK=OFF >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+
+[[ ! -e $work/build/CPackConfig.cmake ]] || problem "without elrun_static packages are made: $(grep CPACK_GENERATOR "$work/build/CPackConfig.cmake")"
+grep -q '^-- elrun: there is no target package' "$work/log" || problem "the configuration does not say that there is no target package"
+"$cmake" --build "$work/build" --target help >"$work/targets"
+! grep -q '^package' "$work/targets" || problem "there is a target package without anything to pack"
+
+((problems == 0)) || exit 1
+rm -rf "$work"

@@ -35,8 +35,8 @@ void OptionParser::find_nodes() {
   }
   if (given_.variable("OMPI_MCA_orte_default_hostfile") && !scheduler_)
     return problems_.value(
-        "this is where an MPI job is started from, not one of its nodes: start elrun by `mpirun -npernode 1`, or give "
-        "--nnodes=1 for a job in this container alone");
+        "this is where an MPI job is started from, not one of its nodes: start elrun by `mpirun --bind-to none -npernode 1`, "
+        "or give --nnodes=1 for a job in this container alone");
   std::string why;
   if (const auto index = to_integer(given_.variable("JOB_COMPLETION_INDEX").value_or("0")); index && *index > 0)
     why = fmt::format("JOB_COMPLETION_INDEX={}", *index);

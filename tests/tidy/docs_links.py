@@ -4,6 +4,8 @@
 
 Behind `<!-- messages -->` stands a table of elrun's messages: each `part` of one in its first column is in a source file.
 
+Where a document starts elrun by Open MPI's `mpirun -npernode`, it says `--bind-to none`: else all workers of a machine share one core.
+
 Looked at are inline links, [label]: definitions, images, and every file of this tree that a document names in words
 (`tests/run.sh`, rendezvous/README.md). A web address is not asked whether it answers.
 """
@@ -84,11 +86,18 @@ def messages_not_said(path, tree):
                     yield f"{path.relative_to(tree)}:{number}: no source says `{part}`; what does it say now?"
 
 
+def bound_workers(path, tree):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for options in re.findall(r"\bmpirun\b([^`]*?)-npernode\b", line):
+            if "--bind-to none" not in options:
+                yield f"{path.relative_to(tree)}:{number}: mpirun -npernode without --bind-to none: it would bind elrun and its workers to one core or socket"
+
+
 def main():
     tree = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2]).resolve()
     found = documents(tree)
-    problems = [problem for path in found for check in (problems_of, messages_not_said) for problem in check(path, tree)]
-    print("\n".join(problems + [f"{len(found)} documents, {len(problems)} broken links"]))
+    problems = [problem for path in found for check in (problems_of, messages_not_said, bound_workers) for problem in check(path, tree)]
+    print("\n".join(problems + [f"{len(found)} documents, {len(problems)} problems"]))
     return 1 if problems or not found else 0
 
 

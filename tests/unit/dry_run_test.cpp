@@ -328,7 +328,7 @@ TEST_CASE("the traps of the tutorials", "[dry run]") {
   SECTION("the launcher of an MPI job is none of its nodes") {
     const Pod launcher{"m-launcher", with(in_cluster, {{"OMPI_MCA_orte_default_hostfile", "/etc/mpi/hostfile"},
                                                        {"OMPI_MCA_orte_set_default_slots", "8"}})};
-    CHECK(summary(plain, launcher).find("start elrun by `mpirun -npernode 1`") != std::string::npos);
+    CHECK(summary(plain, launcher).find("start elrun by `mpirun --bind-to none -npernode 1`") != std::string::npos);
     CHECK(summary(plain, launcher).starts_with("64: "));
     CHECK(summary("--nnodes=1 train.py", launcher).starts_with("1 x 1, "));
     Pod started = launcher;

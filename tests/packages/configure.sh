@@ -12,14 +12,19 @@ rm -rf "$work"
 mkdir -p "$work/build"
 # Left by an earlier configuration, which made packages.
 echo 'set(CPACK_GENERATOR "TGZ")' >"$work/build/CPackConfig.cmake"
-# A system whose archives of gRPC no program links with: the static program is left out.
+# A system whose archives of gRPC no program links with: the static program is left out. Headers go to another folder than include.
 "$cmake" -S "$tree" -B "$work/build" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DELRUN_BUILD_TESTS=OFF -DELRUN_BUILD_SAMPLES=OFF -DELRUN_WITH_CUDA=OFF \
-  -DELRUN_ARCHIVES_LINK=OFF >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+  -DELRUN_ARCHIVES_LINK=OFF -DCMAKE_INSTALL_INCLUDEDIR=inc/elrun-0 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 
 [[ ! -e $work/build/CPackConfig.cmake ]] || problem "without elrun_static packages are made: $(grep CPACK_GENERATOR "$work/build/CPackConfig.cmake")"
 grep -q '^-- elrun: there is no target package' "$work/log" || problem "the configuration does not say that there is no target package"
 "$cmake" --build "$work/build" --target help >"$work/targets"
 ! grep -q '^package' "$work/targets" || problem "there is a target package without anything to pack"
+
+for targets in elrunTargets elrunStoreTargets; do
+  named=$(find "$work/build/CMakeFiles/Export" -name "$targets.cmake" -exec sed -n 's/^ *INTERFACE_INCLUDE_DIRECTORIES "\(.*\)"$/\1/p' {} +)
+  [[ $named == '${_IMPORT_PREFIX}/inc/elrun-0' ]] || problem "$targets.cmake, which find_package reads, has headers in '$named', and not in the folder where they are installed"
+done
 
 ((problems == 0)) || exit 1
 rm -rf "$work"

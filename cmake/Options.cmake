@@ -12,12 +12,16 @@ option(ELRUN_LIBFUZZER "Build the fuzzers with libFuzzer (clang); otherwise they
 set(ELRUN_TEST_TIME_FACTOR 1 CACHE STRING "Multiplies every test's time-out and long waits: sanitizers and long campaigns need it")
 set_property(CACHE ELRUN_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
 set_property(CACHE ELRUN_SANITIZE PROPERTY STRINGS "" address thread)
+set_property(CACHE ELRUN_CUDART PROPERTY STRINGS static shared)
+include(OptionValues)
+elrun_one_of(ELRUN_WITH_CUDA AUTO ON OFF)
+elrun_one_of(ELRUN_SANITIZE "" address thread)
+elrun_one_of(ELRUN_CUDART static shared)
 # Under the thread sanitizer only code with threads is built. Cores have none. Those of the launcher and the rendezvous are gRPC's, which this
 # sanitizer does not know, but for a few that write, look up names and watch connections.
 if(ELRUN_SANITIZE STREQUAL "thread" AND NOT ELRUN_SANITIZE_ALL)
   set(ELRUN_THREADED_CODE_ONLY TRUE)
 endif()
-set_property(CACHE ELRUN_CUDART PROPERTY STRINGS static shared)
 
 if(NOT CMAKE_BUILD_TYPE AND PROJECT_IS_TOP_LEVEL)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, Debug or RelWithDebInfo" FORCE)

@@ -34,11 +34,12 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(ELRUN_TEXTS ${PROJECT_BINARY_DIR}/launcher/texts)  # the manual page and the completions
-find_program(CCACHE_PROGRAM ccache)
-if(CCACHE_PROGRAM AND NOT DEFINED CACHE{CMAKE_CXX_COMPILER_LAUNCHER})  # who names a launcher, to measure for example, gets it
+find_program(ELRUN_CCACHE ccache)
+mark_as_advanced(ELRUN_CCACHE)
+if(ELRUN_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)  # who names a launcher, or a project around this one that does, gets it
   # Precompiled headers come from the cache, and so does what was compiled with them (the sloppiness). What a source includes is known
   # from the compiler's list of dependencies, so nothing is preprocessed to look it up (DEPEND).
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 ${ELRUN_CCACHE})
 endif()
 
 find_package(Threads REQUIRED)
@@ -57,16 +58,27 @@ if(NOT ELRUN_WITH_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    set(CMAKE_CUDA_ARCHITECTURES 90 CACHE STRING "Device architectures")
+    if(PROJECT_IS_TOP_LEVEL)
+      set(CMAKE_CUDA_ARCHITECTURES 90 CACHE STRING "Device architectures")
+    endif()
+    set(named "$ENV{CUDAARCHS}${CMAKE_CUDA_ARCHITECTURES}")
     enable_language(CUDA)
+    # In another project that names no architectures CMake has now put the compiler's choice into the cache, which that project gets. elrun's default is
+    # for elrun alone, also when the project is configured again.
+    if(NOT named)
+      set(ELRUN_CUDA_UNNAMED "${CMAKE_CUDA_ARCHITECTURES}" CACHE INTERNAL "The architectures that CMake chose, for nobody had named any")
+    endif()
+    if("${CMAKE_CUDA_ARCHITECTURES}" STREQUAL "${ELRUN_CUDA_UNNAMED}")
+      set(CMAKE_CUDA_ARCHITECTURES 90)
+    endif()
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     endif()
-    if(CCACHE_PROGRAM)
-      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+    if(ELRUN_CCACHE AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER ${ELRUN_CCACHE})
     endif()
     set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # elrun::cudart below is linked by name
     find_package(CUDAToolkit REQUIRED)

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # subdirectory.sh TREE WORK CMAKE GENERATOR COMPILER: elrun's tree in another project, by add_subdirectory and by FetchContent, without what only the tests
-# need. Both are configured. One library is compiled there, and with ELRUN_FULL all, for a compiler's cache does not know these paths: then the
+# need. Both are configured, the first one twice, and with device code where there is nvcc. One library is compiled there, and with ELRUN_FULL all, for a compiler's cache does not know these paths: then the
 # project's program is linked and run.
 set -euo pipefail
 tree=$1 work=$2 cmake=$3 generator=$4 compiler=$5
+unset CUDAARCHS
 rm -rf "$work"
 mkdir -p "$work"
-for how in add_subdirectory FetchContent; do
+for how in add_subdirectory add_subdirectory FetchContent; do
+  cuda=AUTO
+  [[ $how != FetchContent ]] || cuda=OFF  # something is compiled there
   "$cmake" -S "$tree/tests/packages/subdirectory" -B "$work/$how" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DHOW="$how" -DELRUN_TREE="$tree" \
-    -DELRUN_WITH_CUDA=OFF -DCMAKE_DISABLE_FIND_PACKAGE_Catch2=ON -DCMAKE_DISABLE_FIND_PACKAGE_Python3=ON >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+    -DELRUN_WITH_CUDA="$cuda" -DCMAKE_DISABLE_FIND_PACKAGE_Catch2=ON -DCMAKE_DISABLE_FIND_PACKAGE_Python3=ON >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 done
 target=elrun_kernels program=""
 [[ -z ${ELRUN_FULL-} ]] || target=outer program=$work/FetchContent/outer

@@ -72,6 +72,8 @@ int launch(const LaunchOptions& options, launcher::Variables environment, const 
   if (const std::string& warning = std::get<Command>(command).warning; !warning.empty()) log.warning(warning);
   auto cpus = cpus_of_workers(options.numa_binding, options.workers, environment, this_numa());
   if (!cpus.ok()) return refuse(exit_code::contradiction, message(cpus.failure()));
+  if (const std::string problem = options.workers > 0 ? kernel_problem() : std::string{}; !problem.empty())
+    return refuse(exit_code::internal, problem);
   int code = exit_code::internal;
   {
     const auto guard =

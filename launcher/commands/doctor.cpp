@@ -195,6 +195,12 @@ Findings clocks(const LaunchOptions& options, const DoctorFacts& facts) {
   return all;
 }
 
+Finding kernel(const std::string& problem) {
+  if (problem.empty()) return well("kernel", "it tells elrun when a worker ends");
+  return fail("kernel", problem + "; the start would end with 70",
+              "use a machine with Linux 5.3 or later; in a sandbox or container allow the call in its seccomp profile");
+}
+
 std::vector<std::string> entries_of(std::string_view text) {
   std::vector<std::string> all;
   for (std::string_view rest = text; !rest.empty();) {
@@ -355,6 +361,7 @@ std::vector<Finding> diagnose(const DoctorOptions& options, const DoctorFacts& f
   add(access(facts));
   add(master_port(launch, facts));
   add(health_port(launch, facts));
+  all.push_back(kernel(facts.kernel_problem));
   add(clocks(launch, facts));
   add(devices(launch, facts));
   all.push_back(shared_memory(launch, facts.shared_memory));

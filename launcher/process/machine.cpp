@@ -9,11 +9,17 @@
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
+#include <system_error>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "launcher/options/devices.hpp"
 #include "lib/base/fd.hpp"
@@ -105,6 +111,17 @@ std::string boot_id() {
   std::string text = read_small_file("/proc/sys/kernel/random/boot_id").value_or(std::string{});
   std::erase(text, '\n');
   return text;
+}
+
+std::string kernel_problem() {
+  const Fd self{static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0))};
+  const int error = errno;
+  if (self || (error != ENOSYS && error != EPERM)) return {};  // EPERM: what a sandbox says of a call that it does not know
+  utsname kernel{};
+  (void)::uname(&kernel);
+  return fmt::format(
+      "the kernel ({} {}) or a sandbox refuses pidfd_open ({}), without which the end of a worker cannot be seen: elrun needs Linux 5.3",
+      kernel.sysname, kernel.release, std::generic_category().message(error));
 }
 
 HeldPort HeldPort::any(std::uint16_t but_not) {

@@ -1,4 +1,5 @@
-// A limit of the container that is reached is named: by a worker's failure report, and where a worker cannot be started at all.
+// A limit of the container that is reached is named: by a worker's failure report, and where a worker cannot be started at all. So is a kernel that is
+// too old for elrun.
 #include <unistd.h>
 
 #include <cstdio>
@@ -71,4 +72,25 @@ TEST_CASE("a worker that cannot be started for pids.max has that as its reason",
   INFO(ended.output);
   CHECK(ended.code != 0);
   CHECK(ended.says("pids.max of this container is 24, and "));
+}
+
+TEST_CASE("on a kernel without pidfd_open no worker starts, and the doctor says why", "[limits][process]") {
+  const TemporaryDirectory directory;
+  const std::map<std::string, std::string> environment{{"XDG_RUNTIME_DIR", directory.path()}};
+  const std::string old_kernel = test_program_path("old_kernel"), elrun = program_path("elrun");
+  const Ended started =
+      elrun::test::run(old_kernel, {elrun, "--nproc_per_node", "2", "--no_python", "/bin/sh", "-c", "echo it runs"}, environment);
+  INFO(started.output);
+  if (started.says("old_kernel: seccomp")) {
+    std::printf("SKIPPED: no filter of system calls can be set here\n");
+    return;
+  }
+  CHECK(started.code == 70);
+  CHECK(started.says("refuses pidfd_open (Function not implemented)"));
+  CHECK(started.says("elrun needs Linux 5.3"));
+  CHECK_FALSE(started.says("it runs"));
+  const Ended asked = elrun::test::run(old_kernel, {elrun, "doctor", "--no_python", "/bin/sh"}, environment);
+  INFO(asked.output);
+  CHECK(asked.code == 78);
+  CHECK(asked.says("FAIL  kernel"));
 }

@@ -77,6 +77,7 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
        }},
       {"a script that cannot be read", "program", fails, [](Patient& p) { p.facts.script = PathFact{.problem = "Permission denied"}; }},
       {"nowhere to put a socket", "directory", fails, [](Patient& p) { p.facts.agent_directory = {.problem = "read-only"}; }},
+      {"a kernel that tells no end of a worker", "kernel", fails, [](Patient& p) { p.facts.kernel_problem = "pidfd_open is refused"; }},
       {"its own name does not resolve", "name", might, [](Patient& p) { p.facts.own_name.addresses.clear(); }},
       {"its own name takes long", "name", might, [](Patient& p) { p.facts.own_name.took = 5s; }},
 

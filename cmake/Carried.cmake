@@ -15,7 +15,7 @@ mark_as_advanced(ELRUN_CRYPTO_ARCHIVE ELRUN_ZLIB_ARCHIVE)
 if(ELRUN_CRYPTO_ARCHIVE AND ELRUN_ZLIB_ARCHIVE)
   include(CheckCXXSourceCompiles)
   set(CMAKE_REQUIRED_FLAGS -fPIC)
-  set(CMAKE_REQUIRED_LINK_OPTIONS -shared LINKER:-z,defs,--version-script=${PROJECT_SOURCE_DIR}/cmake/libelrun.map)
+  set(CMAKE_REQUIRED_LINK_OPTIONS -shared ${ELRUN_NO_UNDEFINED} LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/libelrun.map)
   set(CMAKE_REQUIRED_LIBRARIES ${ELRUN_CRYPTO_ARCHIVE} ${ELRUN_ZLIB_ARCHIVE})
   check_cxx_source_compiles("#define OPENSSL_SUPPRESS_DEPRECATED
     #include <openssl/crypto.h>

@@ -33,6 +33,16 @@ if(ELRUN_LIBFUZZER)  # without this the fuzzers would not see which ways through
   target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
+# A shared library has no undefined names, but those of a sanitizer's runtime, which comes with the program: clang links none into a library. A project
+# around this one has its sanitizer in flags.
+set(ELRUN_NO_UNDEFINED LINKER:-z,defs)
+string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
+get_directory_property(compile_options COMPILE_OPTIONS)
+get_directory_property(link_options LINK_OPTIONS)
+if(ELRUN_SANITIZE OR "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${config}} ${CMAKE_SHARED_LINKER_FLAGS} ${compile_options} ${link_options}" MATCHES "-fsanitize=")
+  set(ELRUN_NO_UNDEFINED "")
+endif()
+
 # elrun_library(name SOURCES a.cpp ... [SIMULATED b.cpp ...] [ON_DEVICES c.cpp ...] PUBLIC elrun::x PRIVATE y): static library elrun_<name>, alias
 # elrun::<name>. SIMULATED and ON_DEVICES name further sources, of which there are copies with planted bugs: the simulator's
 # (tests/sim.cmake), and those of what a job does with devices (tests/fakegpu/planted/job_bugs.cmake).

@@ -10,8 +10,7 @@ if(TARGET elrun)
     VERSION ${PROJECT_VERSION} SOVERSION 0 EXPORT_NAME elrun
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libelrun.map)
   target_link_options(elrun PRIVATE
-    LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/libelrun.map
-    $<$<NOT:$<BOOL:${ELRUN_SANITIZE}>>:LINKER:-z,defs>)  # a sanitizer's runtime comes with the program
+    LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/libelrun.map ${ELRUN_NO_UNDEFINED})
   install(TARGETS elrun EXPORT elrunTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(DIRECTORY include/elrun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
@@ -22,7 +21,7 @@ if(TARGET elrun)
       VERSION ${PROJECT_VERSION} SOVERSION 0 EXPORT_NAME store
       LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libelrun_store.map)
     target_link_options(elrun_store PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/libelrun_store.map
-      LINKER:--gc-sections LINKER:--as-needed LINKER:-z,defs)
+      LINKER:--gc-sections LINKER:--as-needed ${ELRUN_NO_UNDEFINED})
     install(TARGETS elrun_store EXPORT elrunStoreTargets
       LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
     install(EXPORT elrunStoreTargets NAMESPACE elrun:: DESTINATION ${package_directory})

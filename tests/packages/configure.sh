@@ -12,9 +12,10 @@ rm -rf "$work"
 mkdir -p "$work/build"
 # Left by an earlier configuration, which made packages.
 echo 'set(CPACK_GENERATOR "TGZ")' >"$work/build/CPackConfig.cmake"
-# A system whose archives of gRPC no program links with: the static program is left out. Headers go to another folder than include.
+# A system whose archives of gRPC no program links with: the static program is left out. Headers go to another folder than include. A sanitizer comes by
+# CMake's own flags.
 "$cmake" -S "$tree" -B "$work/build" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DELRUN_BUILD_TESTS=OFF -DELRUN_BUILD_SAMPLES=OFF -DELRUN_WITH_CUDA=OFF \
-  -DELRUN_ARCHIVES_LINK=OFF -DCMAKE_INSTALL_INCLUDEDIR=inc/elrun-0 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+  -DELRUN_ARCHIVES_LINK=OFF -DCMAKE_CXX_FLAGS=-fsanitize=address -DCMAKE_INSTALL_INCLUDEDIR=inc/elrun-0 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 
 [[ ! -e $work/build/CPackConfig.cmake ]] || problem "without elrun_static packages are made: $(grep CPACK_GENERATOR "$work/build/CPackConfig.cmake")"
 grep -q '^-- elrun: there is no target package' "$work/log" || problem "the configuration does not say that there is no target package"
@@ -25,6 +26,9 @@ for targets in elrunTargets elrunStoreTargets; do
   named=$(find "$work/build/CMakeFiles/Export" -name "$targets.cmake" -exec sed -n 's/^ *INTERFACE_INCLUDE_DIRECTORIES "\(.*\)"$/\1/p' {} +)
   [[ $named == '${_IMPORT_PREFIX}/inc/elrun-0' ]] || problem "$targets.cmake, which find_package reads, has headers in '$named', and not in the folder where they are installed"
 done
+
+strict=$(grep -rhoE --include=build.ninja --include=link.txt '[^ ]*-z,defs' "$work/build" || true)
+[[ -z $strict ]] || problem "a shared library may have no undefined names, those of a sanitizer's runtime neither: $strict"
 
 ((problems == 0)) || exit 1
 rm -rf "$work"

@@ -10,12 +10,20 @@ problem() {
 
 rm -rf "$work"
 mkdir -p "$work/build"
+# An OpenSSL of its own, which is the system's by other names.
+own_openssl=""
+if crypto=$("$compiler" -print-file-name=libcrypto.a) && [[ $crypto == /* && -d /usr/include/openssl ]]; then
+  own_openssl=$work/openssl
+  mkdir -p "$own_openssl/lib" "$own_openssl/include"
+  ln -s "${crypto%/*}"/lib{crypto,ssl}.* "$own_openssl/lib"
+  ln -s /usr/include/openssl "$own_openssl/include/openssl"
+fi
 # Left by an earlier configuration, which made packages.
 echo 'set(CPACK_GENERATOR "TGZ")' >"$work/build/CPackConfig.cmake"
 # A system whose archives of gRPC no program links with: the static program is left out. Headers go to another folder than include. A sanitizer comes by
 # CMake's own flags.
 "$cmake" -S "$tree" -B "$work/build" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DELRUN_BUILD_TESTS=OFF -DELRUN_BUILD_SAMPLES=OFF -DELRUN_WITH_CUDA=OFF \
-  -DELRUN_ARCHIVES_LINK=OFF -DCMAKE_CXX_FLAGS=-fsanitize=address -DCMAKE_INSTALL_INCLUDEDIR=inc/elrun-0 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+  -DELRUN_ARCHIVES_LINK=OFF -DCMAKE_CXX_FLAGS=-fsanitize=address ${own_openssl:+"-DOPENSSL_ROOT_DIR=$own_openssl"} -DCMAKE_INSTALL_INCLUDEDIR=inc/elrun-0 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 
 [[ ! -e $work/build/CPackConfig.cmake ]] || problem "without elrun_static packages are made: $(grep CPACK_GENERATOR "$work/build/CPackConfig.cmake")"
 grep -q '^-- elrun: there is no target package' "$work/log" || problem "the configuration does not say that there is no target package"
@@ -29,6 +37,12 @@ done
 
 strict=$(grep -rhoE --include=build.ninja --include=link.txt '[^ ]*-z,defs' "$work/build" || true)
 [[ -z $strict ]] || problem "a shared library may have no undefined names, those of a sanitizer's runtime neither: $strict"
+
+if [[ -n $own_openssl ]]; then
+  linked=$(grep -rhoE --include=build.ninja --include=link.txt '[^ ]*/libcrypto\.[a-z.0-9]+' "$work/build" | sort -u | grep -v "^$own_openssl/" || true)
+  [[ -z $linked ]] || problem "besides the OpenSSL that CMake was told to take, this is linked: $linked"
+  grep -q "^-- elrun: libelrun carries $own_openssl/lib/libcrypto.a and " "$work/log" || problem "libelrun does not carry the OpenSSL that CMake was told to take"
+fi
 
 ((problems == 0)) || exit 1
 rm -rf "$work"

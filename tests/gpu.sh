@@ -40,8 +40,8 @@ build() {
   mkdir -p "$folder/lib"
   cp "$tree/tests/gpu_suite" "$tree/tests/kernels_gpu_test" "$tree/bin/gpt" "$tree/bin/elrun_static" "$folder"
   # All but the C library's own, which belong to the machine, as the driver does.
-  ldd "$folder/gpu_suite" "$folder/kernels_gpu_test" "$tree/bin/gpt" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
-    grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv)\.so' | xargs -r cp -L -t "$folder/lib"
+  ldd "$folder/gpu_suite" "$folder/kernels_gpu_test" "$tree/bin/gpt" | sed -n 's/^.* => \(\/.*\) (0x[0-9a-f]*)$/\1/p' | sort -u |
+    grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv)\.so' | xargs -r -d '\n' cp -L -t "$folder/lib"
   echo "built: $folder ($(du -sh "$folder" | cut -f1))"
 }
 

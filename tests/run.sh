@@ -25,7 +25,11 @@ USAGE
 sanitize="" full="" torch="" only_build=""
 while (($#)); do
   case "$1" in
-    --sanitize) sanitize="${2-}"; shift ;;
+    --sanitize)
+      (($# > 1)) || { echo "tests/run.sh: --sanitize needs a value: address or thread" >&2; exit 64; }
+      sanitize=$2
+      shift
+      ;;
     --sanitize=*) sanitize="${1#*=}" ;;
     --torch) torch=1 ;;
     --build) only_build=1 ;;

@@ -21,8 +21,11 @@ USAGE
 only="" cache="" keep="" systems=()
 while (($#)); do
   case "$1" in
-    --only) only="${2-}"; shift ;;
-    --cache) cache="${2-}"; shift ;;
+    --only | --cache)
+      (($# > 1)) || { echo "tests/systems.sh: $1 needs a value" >&2; exit 64; }
+      declare "${1#--}=$2"
+      shift
+      ;;
     --keep) keep=1 ;;
     --help | -h) usage; exit 0 ;;
     -*) echo "tests/systems.sh: unknown option $1" >&2; usage >&2; exit 64 ;;

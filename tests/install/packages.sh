@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What tests/run.sh and the quickstart do first, on a machine to which a package's name is new: all that is missing is installed, and
-# nothing else. The system's programs are played; what they were asked is their record.
+# nothing else. The system's programs are played; what they were asked is their record. An option without its value is named before anything is done.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -27,3 +27,9 @@ PATH=$folder:$PATH bash -c 'set -euo pipefail
 
 { echo "Installing 2 packages: ccache libgrpc++-dev"; echo "and went on"; } | diff - "$folder/said"
 { echo "update -q"; echo "install -y -q --no-install-recommends ccache libgrpc++-dev"; } | diff - "$folder/asked"
+
+for call in "run.sh --sanitize" "systems.sh --only" "systems.sh --cache"; do
+  code=0
+  said=$(bash tests/$call 2>&1) || code=$?
+  [[ $code == 64 && $said == "tests/${call% *}: ${call#* } needs a value"* ]] || { echo "tests/$call ended with $code, and said '$said'" >&2; exit 1; }
+done

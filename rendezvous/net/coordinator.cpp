@@ -39,25 +39,68 @@ RoundSetup setup_of(const Coordinator::Options& options) {
   return setup;
 }
 
-// An agent's line in the coordinator's own process: two mailboxes on one loop.
+constexpr Duration reopened_after = 200ms;  // nothing waits for it, and a coordinator that ends each line has its rest
+
+// An agent's line in the coordinator's own process: two mailboxes on one loop. As one over gRPC it comes back when the coordinator has ended it.
 class InProcessLink final : public NodeLink {
  public:
   /// The agent's end; shared, because posted tasks hold it weakly.
-  struct Agent {
-    Handler handler;
+  class Agent : public std::enable_shared_from_this<Agent> {
+   public:
+    Agent(Loop& loop, std::weak_ptr<StreamOwner*> owner, Handler handler)
+        : loop_{loop}, owner_{std::move(owner)}, handler_{std::move(handler)}, timer_{loop} {}
+    void open() {
+      const auto owner = owner_.lock();
+      if (!owner) return;
+      number_ = (*owner)->number_stream();
+      (*owner)->opened(number_, std::make_shared<End>(loop_, weak_from_this()), true);
+      boost::asio::post(loop_, [agent = weak_from_this()] {
+        if (const auto there = agent.lock()) there->handler_.connected();
+      });
+    }
+    void send(const NodeMessage& message) {
+      boost::asio::post(loop_, [owner = owner_, number = number_, message] {
+        if (const auto there = owner.lock()) (*there)->received(number, message);
+      });
+    }
+    void end() {
+      boost::asio::post(loop_, [owner = owner_, number = number_] {
+        if (const auto there = owner.lock()) (*there)->broken(number);
+      });
+    }
+    // The handler may destroy the link: whoever calls these holds the agent's end.
+    void hear(const CoordinatorMessage& message) {
+      over_ = over_ || std::holds_alternative<Verdict>(message) || std::holds_alternative<Refused>(message);
+      handler_.message(message);
+    }
+    void close() {
+      if (over_) return;  // nothing comes after the last word
+      timer_.expires_after(reopened_after);
+      timer_.async_wait([agent = weak_from_this()](const boost::system::error_code& error) {
+        if (const auto there = agent.lock(); there && !error) there->open();
+      });
+      handler_.disconnected({Code::unreachable, Remedy::retry, "the coordinator in this process ended the line"});
+    }
+
+   private:
+    Loop& loop_;
+    std::weak_ptr<StreamOwner*> owner_;
+    const Handler handler_;
+    boost::asio::steady_timer timer_;
+    StreamNumber number_{};
+    bool over_ = false;
   };
   class End final : public StreamEnd {
    public:
     End(Loop& loop, std::weak_ptr<Agent> agent) : loop_{loop}, agent_{std::move(agent)} {}
     void send(const CoordinatorMessage& message) override {
       boost::asio::post(loop_, [agent = agent_, message] {
-        if (const auto there = agent.lock()) there->handler.message(message);  // held: it may destroy the link
+        if (const auto there = agent.lock()) there->hear(message);
       });
     }
     void close() override {
       boost::asio::post(loop_, [agent = agent_] {
-        if (const auto there = agent.lock())
-          there->handler.disconnected({Code::refused, Remedy::exit_process, "the coordinator in this process ended the line"});
+        if (const auto there = agent.lock()) there->close();
       });
     }
 
@@ -67,31 +110,14 @@ class InProcessLink final : public NodeLink {
   };
 
   InProcessLink(Loop& loop, std::weak_ptr<StreamOwner*> owner, Handler handler)
-      : loop_{loop}, owner_{std::move(owner)}, agent_{std::make_shared<Agent>(Agent{std::move(handler)})} {
-    if (const auto owner_now = owner_.lock()) {
-      number_ = (*owner_now)->number_stream();
-      (*owner_now)->opened(number_, std::make_shared<End>(loop_, agent_), true);
-    }
-    boost::asio::post(loop_, [agent = std::weak_ptr{agent_}] {
-      if (const auto there = agent.lock()) there->handler.connected();
-    });
+      : agent_{std::make_shared<Agent>(loop, std::move(owner), std::move(handler))} {
+    agent_->open();
   }
-  ~InProcessLink() override {
-    boost::asio::post(loop_, [owner = owner_, number = number_] {
-      if (const auto there = owner.lock()) (*there)->broken(number);
-    });
-  }
-  void send(const NodeMessage& message) override {
-    boost::asio::post(loop_, [owner = owner_, number = number_, message] {
-      if (const auto there = owner.lock()) (*there)->received(number, message);
-    });
-  }
+  ~InProcessLink() override { agent_->end(); }
+  void send(const NodeMessage& message) override { agent_->send(message); }
   [[nodiscard]] std::string local_address() const override { return "127.0.0.1"; }
 
  private:
-  Loop& loop_;
-  std::weak_ptr<StreamOwner*> owner_;
-  StreamNumber number_{};
   std::shared_ptr<Agent> agent_;
 };
 

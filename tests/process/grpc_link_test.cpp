@@ -161,6 +161,53 @@ TEST_CASE("an agent in the coordinator's process and one outside are equal", "[g
   CHECK(b.last_heard<Verdict>().exit_code == 0);
 }
 
+TEST_CASE("an agent in the coordinator's process whose workers end too late loses its line, and is a newcomer on the next one", "[grpc]") {
+  Stage world;
+  world.timeouts.revocation = world.timeouts.stop_grace = 50ms;
+  world.timeouts.heartbeat = 50ms, world.timeouts.heartbeat_limit = 500ms;
+  world.make(0);
+  world.serve();
+  Agent a{world, "a", 1, {.nodes_min = 1, .nodes_max = 2, .last_call = 2s}},
+      b{world, "b", 2, {.nodes_min = 1, .nodes_max = 2, .last_call = 2s}};
+  std::size_t connected = 0;
+  bool ends_workers = false;
+  NodeLink::Handler handler = a.handler();
+  handler.connected = [&] { ++connected, a.join(!ends_workers && a.last.number > 0); };
+  handler.message = [&](const CoordinatorMessage& message) {
+    a.heard.push_back(message);
+    if (const auto* began = std::get_if<World>(&message)) a.last = began->generation;
+  };
+  a.link = world.coordinator->connect_in_process(handler);
+  b.connect();
+  REQUIRE(world.until([&] { return a.count<World>() == 1 && b.running; }));
+  b.link.reset();
+  REQUIRE(world.until([&] { return a.count<Revoke>() == 1; }));
+  REQUIRE(world.until([&] { return a.down.size() == 1 && connected == 2; }));
+  CHECK(a.down[0].what.find("in this process ended the line") != std::string::npos);
+  ends_workers = true;
+  a.join(false);
+  REQUIRE(world.until([&] { return a.count<World>() == 2; }));
+  CHECK(a.last.number == 2);
+  CHECK(connected == 2);
+}
+
+TEST_CASE("a line in the coordinator's process does not come back after the last word", "[grpc]") {
+  Stage world;
+  Agent a{world, "a"};
+  std::size_t connected = 0;
+  NodeLink::Handler handler = a.handler();
+  handler.connected = [&] {
+    ++connected;
+    a.link->send(Join{.who = {NodeId{"a"}, 1}, .run = RunId{"another"}, .version = "0.1.0", .options = a.options});
+  };
+  a.link = world.coordinator->connect_in_process(handler);
+  REQUIRE(world.until([&] { return a.count<Refused>() == 1; }));
+  const Instant later = world.clock.now() + 1s;
+  REQUIRE(world.until([&] { return world.clock.now() > later; }));
+  CHECK(connected == 1);
+  CHECK(a.down.empty());
+}
+
 TEST_CASE("a verdict is confirmed: the host may go, and so may the others, without any grace", "[grpc]") {
   Stage world;
   world.timeouts.verdict_linger = 1h;

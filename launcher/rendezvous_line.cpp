@@ -13,6 +13,11 @@
 #include "lib/base/failure.hpp"
 
 namespace elrun::inline v0::launcher {
+namespace {
+
+constexpr Duration take_over_interval = 1s;  // between two tries to serve where the endpoint leads here and nobody answers
+
+}  // namespace
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
@@ -63,6 +68,7 @@ RendezvousLine::RendezvousLine(boost::asio::io_context& loop, const Clock& clock
       handler_{std::move(handler)},
       place_{place_of_agent({setting_.run, boot_id(), host_name(), options().node_rank})},
       lookup_{loop},
+      take_over_timer_{loop},
       port_{options().master_port, options().node_rank <= 0, log} {}
 
 // --- the way to the coordinator ---
@@ -114,7 +120,7 @@ Result<bool> RendezvousLine::try_to_host(std::vector<std::string> leads_to) {
     if (served.failure().code == Code::already_exists && options().host_rule == HostRule::always &&
         !std::exchange(reported_taken_port_, true))
       log_.warning(fmt::format(
-          "port {} of this machine is taken already: this node does not serve the rendezvous, and joins the agent that does. If another program has the port, end it, or choose another port",
+          "port {} of this machine is taken already: this node does not serve the rendezvous until it is free, and joins the agent that does. If another program has the port, end it, or choose another port",
           options().endpoint->port));
     if (served.failure().code == Code::already_exists) return false;
     return served.failure();
@@ -128,16 +134,14 @@ Result<bool> RendezvousLine::try_to_host(std::vector<std::string> leads_to) {
 NodeLink::Handler RendezvousLine::link_handler() {
   return {[this] {
             is_up_ = true;
+            not_hosted_.clear();
             leave_death_notice();
             handler_.up();
           },
           [this](const Failure& why) {
             is_up_ = false;
             handler_.down(why);
-            // The host may have been another process of this machine: whoever binds the port first goes on. Or the
-            // name was not published yet, and leads here now.
-            if (options().endpoint && !coordinator_ && options().host_rule != HostRule::never)
-              boost::asio::post(loop_, [this] { take_over(); });
+            if (options().endpoint && options().host_rule != HostRule::never) boost::asio::post(loop_, [this] { take_over(); });
           },
           handler_.message, handler_.may_end};
 }
@@ -148,6 +152,7 @@ void RendezvousLine::saw_generation(const Generation& generation) {
 
 void RendezvousLine::finish() {
   is_finished_ = true;
+  take_over_timer_.cancel();
   leave_death_notice();
 }
 
@@ -170,11 +175,20 @@ void RendezvousLine::look_up_endpoint(std::function<void(std::vector<std::string
   });
 }
 
+// The host may have been another process of this machine: whoever binds the port first goes on. Or the name was not published yet, and leads here
+// now. It is tried as long as the line is down, whether or not the line has news: what was in the way (a connection that had the port, an old
+// answer of a name server) may be gone.
 void RendezvousLine::take_over() {
-  if (coordinator_ || is_finished_) return;
+  if (coordinator_ || is_finished_ || is_up_) return;
+  take_over_timer_.expires_after(take_over_interval);
+  take_over_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) take_over();
+  });
   look_up_endpoint([this](std::vector<std::string> leads_to) {
     if (coordinator_ || is_finished_ || is_up_) return;
-    if (const auto hosted = try_to_host(std::move(leads_to)); !hosted) log_.warning(message(hosted.failure()));
+    const auto hosted = try_to_host(std::move(leads_to));
+    const std::string problem = hosted ? std::string{} : message(hosted.failure());
+    if (std::exchange(not_hosted_, problem) != problem && !problem.empty()) log_.warning(problem);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "launcher/agent.hpp"
 #include "launcher/process/guard.hpp"
@@ -115,6 +116,8 @@ class RendezvousLine {
   bool is_up_ = false, is_finished_ = false;
   NameLookup lookup_;  // whether the coordinator's name leads to this machine now
   bool looking_up_ = false, reported_taken_port_ = false;
+  boost::asio::steady_timer take_over_timer_;  // while the line is down
+  std::string not_hosted_;                     // why the last try to take over failed
   GenerationPort port_;
   std::string advertised_address_;
   std::string hosted_address_;  // of this node, when it serves the rendezvous for others

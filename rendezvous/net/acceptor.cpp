@@ -65,7 +65,9 @@ Result<Fd> listen_on(const SocketAddress& where, const std::string& what) {
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&where.storage), where.size) == 0 && ::listen(socket.get(), SOMAXCONN) == 0)
     return socket;
   if (errno == EADDRINUSE)
-    return Failure{.code = Code::already_exists, .remedy = Remedy::fix_config, .what = what + ": somebody listens there already"};
+    return Failure{.code = Code::already_exists,
+                   .remedy = Remedy::fix_config,
+                   .what = what + ": the port is in use, by a listener or by a connection of this machine"};
   return from_errno(errno, what);
 }
 

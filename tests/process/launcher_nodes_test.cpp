@@ -1,12 +1,18 @@
 // Several agents on this machine's loopback, as several nodes would be.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
 #include <csignal>
 #include <cstdlib>
+#include <thread>
 
+#include "lib/base/fd.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"
 
+using elrun::Fd;
 using namespace elrun::test;
-using std::chrono_literals::operator""s;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -117,6 +123,23 @@ TEST_CASE("the host of the rendezvous is killed: another agent of the machine ta
   CHECK(b.wait(60s) == 0);
   CHECK(b.says("serving the rendezvous"));
   CHECK(b.says("world=2"));
+}
+
+TEST_CASE("a connection has the endpoint's port for a while: the node serves the rendezvous once it is free", "[launcher][process][grpc]") {
+  Cluster cluster;
+  Fd held{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<std::uint16_t>(std::stoi(cluster.endpoint.substr(10))));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::bind(held.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0);
+  Job a{cluster.agent("1", {"environment", "RANK"}, {"--rdzv_conf", "is_host=1,last_call_timeout=0.1,join_timeout=60"})};
+  REQUIRE(a.line("is taken already"));
+  REQUIRE(a.line("waiting for the coordinator"));
+  std::this_thread::sleep_for(1500ms);  // its line has nothing new to say from here on
+  held = Fd{};
+  CHECK(a.wait() == 0);
+  CHECK(a.says("serving the rendezvous"));
 }
 
 TEST_CASE("the host of the rendezvous is killed with its workers: whoever takes over does not wait for them to come back",

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ struct SocketAddress {
 /// All addresses of a name or a literal, at least one, in the resolver's order. For a name it blocks as long as name
 /// servers do. In names.cpp, and for a program without shared libraries in names_static.cpp.
 [[nodiscard]] Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_t port);
+using Resolver = std::function<Result<std::vector<SocketAddress>>(const std::string& host, std::uint16_t port)>;
 [[nodiscard]] Failure name_does_not_resolve(const std::string& host, const char* why);
 
 /// What happens with an address that this host does not have.

@@ -1,6 +1,8 @@
 // What is decided while ranks connect and when they are lost, and where a rank listens.
 
 #include <future>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
@@ -190,6 +192,42 @@ TEST_CASE("a rank listens on TCP, and on a Unix socket where ranks of its host m
   loop.restart();
   loop.run();  // nothing is left to wait for
   if (!mine.socket.empty()) CHECK_FALSE(connect_begin(abstract_address(mine.socket)).ok());
+}
+
+TEST_CASE("a host name that leads to the loopback on its own host is published as it is, and all addresses are listened at", "[connect]") {
+  const auto found = [](std::vector<std::string> hosts) {
+    std::vector<SocketAddress> addresses;
+    for (const std::string& host : hosts) addresses.push_back(literal_address(host, 0).value());
+    return addresses;
+  };
+  const auto place = [&](const std::string& address, std::vector<std::string> hosts) {
+    const ListenPlace got = listen_place(address, found(std::move(hosts)));
+    return std::tuple{got.at.host(), got.everywhere, got.host};
+  };
+  CHECK(place("10.0.0.1", {"10.0.0.1"}) == std::tuple{"10.0.0.1", false, "10.0.0.1"});
+  CHECK(place("127.0.0.1", {"127.0.0.1"}) == std::tuple{"127.0.0.1", false, "127.0.0.1"});
+  CHECK(place("localhost", {"::1", "127.0.0.1"}) == std::tuple{"::1", false, "::1"});
+  CHECK(place("node0", {"10.0.0.1"}) == std::tuple{"10.0.0.1", false, "10.0.0.1"});
+  CHECK(place("node0", {"127.0.1.1", "10.0.0.1"}) == std::tuple{"10.0.0.1", false, "10.0.0.1"});
+  CHECK(place("node0", {"127.0.1.1"}) == std::tuple{"127.0.1.1", true, "node0"});
+  CHECK(place("node0", {"::1", "127.0.1.1"}) == std::tuple{"::1", true, "node0"});
+
+  boost::asio::io_context loop;
+  Listeners listeners{loop};
+  const auto debian = [&](const std::string&, std::uint16_t) { return Result{found({"127.0.1.1"})}; };
+  const RankAddress mine = listeners.open("node0", false, debian).value();
+  CHECK(mine.host == "node0");
+  std::size_t heard = 0;
+  listeners.accept([&](Fd, int) { ++heard; });
+  const Fd as_here = connect_begin(literal_address("127.0.1.1", mine.port).value()).value();
+  const Fd as_elsewhere =
+      connect_begin(literal_address("127.0.0.9", mine.port).value()).value();  // an address that the name does not lead to here
+  while (heard < 2) REQUIRE(loop.run_one_for(std::chrono::seconds{20}) > 0);
+
+  Listeners of_long_name{loop};
+  const auto refused = of_long_name.open(std::string(host_size_max + 1, 'n'), false, debian);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.failure().what.find("more than 256 bytes") != std::string::npos);
 }
 
 TEST_CASE("the bytes of a call travel through memory, in frames, or both ways, as its peers are reached", "[connect]") {

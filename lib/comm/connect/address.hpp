@@ -1,6 +1,7 @@
 #pragma once
 /// \file What each rank publishes in the session's store so that its peers can connect to it. Pure.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,9 +11,11 @@
 
 namespace elrun::inline v0 {
 
+constexpr std::size_t host_size_max = 256;
+
 struct RankAddress {
   std::uint16_t port = 0;
-  std::string host;    ///< Numeric, as peers reach it.
+  std::string host;    ///< As peers reach it: numeric, or a name that leads to a loopback address on its own host.
   std::string boot;    ///< The kernel's boot id; empty: the system does not tell it.
   std::string socket;  ///< Name of an abstract Unix socket for ranks of the same host; empty: there is none. Only with a boot id.
 };

@@ -2,16 +2,29 @@
 
 #include <sys/un.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lib/base/assert.hpp"
 #include "lib/base/digest.hpp"
+#include "lib/base/failure.hpp"
 
 namespace elrun::inline v0 {
+namespace {
+
+// At both kinds of addresses, where the host has both: peers may resolve the name to either.
+Result<Fd> listen_everywhere() {
+  auto both = listen_on(*literal_address("::", 0));
+  return both.ok() ? std::move(both) : listen_on(*literal_address("0.0.0.0", 0));
+}
+
+}  // namespace
 
 std::string boot_of_host() {
   std::string id;
@@ -29,11 +42,21 @@ SocketAddress abstract_address(std::string_view name) {
   return address;
 }
 
-Result<RankAddress> Listeners::open(const std::string& address, bool with_unix) {
-  ELRUN_TRY_ASSIGN(const auto addresses, resolve(address, 0));
-  ELRUN_TRY_ASSIGN(tcp_, listen_on(addresses.front(), NotOwn::any_of_it));
+ListenPlace listen_place(const std::string& address, const std::vector<SocketAddress>& found) {
+  const auto elsewhere = std::find_if(found.begin(), found.end(), [](const SocketAddress& a) { return !a.is_loopback(); });
+  const SocketAddress& at = elsewhere != found.end() ? *elsewhere : found.front();
+  const bool is_name = address != "localhost" && !literal_address(address, 0);
+  const bool everywhere = is_name && at.is_loopback();
+  return {at, everywhere, everywhere ? address : at.host()};
+}
+
+Result<RankAddress> Listeners::open(const std::string& address, bool with_unix, const Resolver& resolver) {
+  ELRUN_TRY_ASSIGN(const auto addresses, resolver(address, 0));
+  const ListenPlace place = listen_place(address, addresses);
+  if (place.host.size() > host_size_max) return invalid(fmt::format("the host name \"{}\" has more than {} bytes", address, host_size_max));
+  ELRUN_TRY_ASSIGN(tcp_, place.everywhere ? listen_everywhere() : listen_on(place.at, NotOwn::any_of_it));
   // As peers reach this rank: a listener on all addresses does not know it.
-  RankAddress mine{.port = local_address(tcp_.get()).port(), .host = addresses.front().host(), .boot = boot_of_host(), .socket = {}};
+  RankAddress mine{.port = local_address(tcp_.get()).port(), .host = place.host, .boot = boot_of_host(), .socket = {}};
   if (mine.boot.empty() || !with_unix) return mine;
   std::array<std::byte, 16> bits{};
   random_bytes(bits);

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
@@ -22,6 +23,16 @@ namespace elrun::inline v0 {
 /// The Unix socket of this name (RankAddress::socket), in the kernel's memory and in no folder, so nothing stays behind.
 [[nodiscard]] SocketAddress abstract_address(std::string_view name);
 
+/// What a rank does with the address of its node: where it listens, and by what its peers find it.
+struct ListenPlace {
+  SocketAddress at;
+  bool everywhere = false;  ///< At all addresses of this host, instead of `at`.
+  std::string host;         ///< To be published.
+};
+/// `found`: what `address` leads to here, at least one. A name that leads to a loopback address alone (a host's own name, as Debian's installer sets it
+/// up) leads to this host from elsewhere, and is published as a name; `localhost` is not.
+[[nodiscard]] ListenPlace listen_place(const std::string& address, const std::vector<SocketAddress>& found);
+
 /// A TCP port, and for ranks of the same host a Unix socket under a random name: nobody can guess it, and who learns it still has no key.
 /// `open` on the caller's thread, before the loop runs; then `accept` and `close` on the loop's. Connections that come between the two wait.
 class Listeners {
@@ -29,7 +40,7 @@ class Listeners {
   explicit Listeners(boost::asio::io_context& loop) : tcp_acceptor_{loop}, unix_acceptor_{loop} {}
   /// `address`: of this node, as peers reach it. `with_unix`: also for ranks of this host; without effect where the system does not tell which
   /// kernel runs. Returns what the rank publishes.
-  Result<RankAddress> open(const std::string& address, bool with_unix);
+  Result<RankAddress> open(const std::string& address, bool with_unix, const Resolver& resolver = resolve);
   /// Each connection that comes in is handed over from now on, while there is room.
   void accept(
       const Acceptor::Accepted& accepted, const Acceptor::HasRoom& has_room = [](int) { return true; });

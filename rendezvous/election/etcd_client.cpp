@@ -1,4 +1,4 @@
-// A call is an Rpc: it is started on a channel, and started again on the next server's when that one does not answer.
+// A call is an Rpc: it is started on a channel, and started again on that of the server's next address, or of the next server, when nobody answers there.
 // gRPC's threads post one task per attempt and own nothing. The client's destructor cancels all attempts and waits until each has posted.
 
 #include "rendezvous/election/etcd_client.hpp"
@@ -26,7 +26,8 @@ namespace {
 using Loop = boost::asio::io_context;
 namespace pb = etcdserverpb;
 
-constexpr Bytes answer_max = 1_MiB;  // the two keys of an election are a few hundred bytes
+constexpr std::size_t addresses_max = 8;  // of one server
+constexpr Bytes answer_max = 1_MiB;       // the two keys of an election are a few hundred bytes
 
 using Done = std::function<void(const grpc::Status&)>;  // on one of gRPC's threads, as the last thing of an attempt
 
@@ -123,8 +124,8 @@ std::optional<EtcdValue> first_of(const pb::RangeResponse& range) {
 
 class Client final : public EtcdClient {
  public:
-  Client(Loop& loop, std::vector<Endpoint> servers, Duration limit, Access access)
-      : loop_{loop}, servers_{std::move(servers)}, limit_{limit}, access_{std::move(access)}, lookup_{loop} {
+  Client(Loop& loop, std::vector<Endpoint> servers, Duration limit, Access access, Resolver resolver)
+      : loop_{loop}, servers_{std::move(servers)}, limit_{limit}, access_{std::move(access)}, lookup_{loop, std::move(resolver)} {
     quiet_grpc();
   }
   ~Client() override {
@@ -235,11 +236,13 @@ class Client final : public EtcdClient {
     std::size_t count_ = 0;
   };
   struct Call {
-    Call(Loop& loop, std::shared_ptr<Rpc> what, std::size_t servers) : rpc{std::move(what)}, timer{loop}, attempts_left{servers} {}
+    Call(Loop& loop, std::shared_ptr<Rpc> what, std::size_t servers) : rpc{std::move(what)}, timer{loop}, servers_left{servers} {}
     std::shared_ptr<Rpc> rpc;
     boost::asio::steady_timer timer;
-    std::size_t attempts_left;
-    std::size_t server = 0;                  // that is, or was last, asked
+    std::size_t servers_left;
+    std::size_t server = 0;                  // that is, or was last, asked,
+    std::uint64_t visit = 0;                 // in which visit to it, and
+    std::string address;                     // at which of its addresses
     std::shared_ptr<grpc::Channel> channel;  // none while it waits for the lookup
     bool late = false;                       // this attempt was given up
   };
@@ -255,9 +258,10 @@ class Client final : public EtcdClient {
     attempt(call);
   }
   void attempt(const std::shared_ptr<Call>& call) {
-    --call->attempts_left;
     call->late = false;
     call->server = at_;
+    call->visit = visit_;
+    call->address.clear();
     call->channel.reset();
     call->timer.expires_after(limit_);
     call->timer.async_wait([this, weak = std::weak_ptr{call}, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
@@ -265,11 +269,16 @@ class Client final : public EtcdClient {
       if (error || alive.expired() || !there || !calls_.contains(there)) return;
       there->late = true;
       if (there->channel) return there->rpc->cancel();
-      turn();
+      turn_to_next_server();
       fail(there, too_late());
     });
-    if (channel_) go(call);
-    else look_up();
+    if (channel_) return go(call);
+    if (addresses_.empty()) return look_up();
+    if (const std::string problem = open(); !problem.empty()) {
+      turn_to_next_server();
+      return fail(call, problem);
+    }
+    go(call);
   }
   void look_up() {
     if (std::exchange(looking_up_, true)) return;
@@ -281,16 +290,19 @@ class Client final : public EtcdClient {
   }
   void connect(const Resolved& found) {
     looking_up_ = false;
-    const std::string problem = found.addresses.empty() ? found.problem : open(found.addresses.front());
-    if (!problem.empty()) turn();
+    addresses_ = found.addresses;
+    if (addresses_.size() > addresses_max) addresses_.resize(addresses_max);
+    const std::string problem = addresses_.empty() ? found.problem : open();
+    if (!problem.empty()) turn_to_next_server();
     for (const std::shared_ptr<Call>& call : std::vector(calls_.begin(), calls_.end())) {
       if (call->channel || call->late) continue;
       if (problem.empty()) go(call);
       else fail(call, problem);
     }
   }
-  // Opens a channel of its own. Returns why it cannot.
-  std::string open(const Address& address) {
+  // Opens a channel to the address whose turn it is. Returns why it cannot.
+  std::string open() {
+    const Address& address = addresses_[next_address_];
     auto credentials = grpc::InsecureChannelCredentials();
     grpc::ChannelArguments arguments;
     if (access_.has_tls()) {
@@ -312,6 +324,8 @@ class Client final : public EtcdClient {
   void go(const std::shared_ptr<Call>& call) {
     call->channel = channel_;
     call->server = at_;
+    call->visit = visit_;
+    call->address = addresses_[next_address_].text;
     flights_->one_more();
     call->rpc->start(channel_, [&loop = loop_, flights = flights_, alive = std::weak_ptr{alive_}, weak = std::weak_ptr{call},
                                 this](const grpc::Status& status) {
@@ -332,14 +346,22 @@ class Client final : public EtcdClient {
     if (call->channel == channel_) turn();  // else another call has turned already
     fail(call, call->late ? too_late() : status.error_message());
   }
-  // Turns to the next server, with a channel of its own.
+  // Turns to the next address of this server, or to the next server, with a channel of its own.
   void turn() {
     channel_.reset();
+    if (++next_address_ >= addresses_.size()) turn_to_next_server();
+  }
+  void turn_to_next_server() {
+    channel_.reset();
     looking_up_ = false;
+    addresses_.clear();
+    next_address_ = 0;
     at_ = (at_ + 1) % servers_.size();
+    ++visit_;
   }
   void fail(const std::shared_ptr<Call>& call, const std::string& why) {
-    if (call->attempts_left > 0) return attempt(call);
+    // No call comes twice to one channel, so none asks one server for ever.
+    if (call->visit == visit_ || --call->servers_left > 0) return attempt(call);
     answer(call, Failure{Code::unreachable, Remedy::retry, said(*call, why)});
   }
   void answer(const std::shared_ptr<Call>& call, const Result<void>& result) {
@@ -351,7 +373,8 @@ class Client final : public EtcdClient {
   }
   [[nodiscard]] std::string said(const Call& call, const std::string& what) const {
     const Endpoint& server = servers_[call.server];
-    return fmt::format("etcd at {}:{}: {}", server.host, server.port, what);
+    const bool is_name = !call.address.empty() && !literal_address(server.host, server.port);
+    return fmt::format("etcd at {}:{}{}: {}", server.host, server.port, is_name ? fmt::format(" ({})", call.address) : "", what);
   }
   [[nodiscard]] std::string too_late() const {
     return fmt::format("no answer within {:.3g} s", std::chrono::duration<double>(limit_).count());
@@ -361,7 +384,10 @@ class Client final : public EtcdClient {
   std::vector<Endpoint> servers_;
   Duration limit_;
   Access access_;
-  std::size_t at_ = 0;  // the server that is asked
+  std::size_t at_ = 0;              // the server that is asked, and
+  std::uint64_t visit_ = 0;         // how many were before it
+  std::vector<Address> addresses_;  // of that server; none before its name was looked up
+  std::size_t next_address_ = 0;    // of them, the one that is asked
   NameLookup lookup_;
   bool looking_up_ = false;
   std::shared_ptr<grpc::Channel> channel_;
@@ -373,8 +399,9 @@ class Client final : public EtcdClient {
 
 }  // namespace
 
-std::unique_ptr<EtcdClient> EtcdClient::create(Loop& loop, std::vector<Endpoint> servers, Duration limit, Access access) {
-  return std::make_unique<Client>(loop, std::move(servers), limit, std::move(access));
+std::unique_ptr<EtcdClient> EtcdClient::create(Loop& loop, std::vector<Endpoint> servers, Duration limit, Access access,
+                                               Resolver resolver) {
+  return std::make_unique<Client>(loop, std::move(servers), limit, std::move(access), std::move(resolver));
 }
 
 }  // namespace elrun::inline v0

@@ -12,6 +12,7 @@
 
 #include <elrun/result.hpp>
 
+#include "lib/link/socket.hpp"
 #include "rendezvous/election/election.hpp"
 #include "rendezvous/net/access.hpp"
 #include "rendezvous/net/node_link.hpp"
@@ -44,14 +45,15 @@ struct EtcdOutcome {
 
 /// Loop thread only. Each call is answered once, on the loop, never inside the call; none is answered after the client's
 /// end, which waits for gRPC's own threads alone. A call goes to the server that answered last, then to each other one in
-/// turn, `limit` for each; `unreachable` when none answered, and then a write may have happened or not.
+/// turn, to all addresses of its name, `limit` for each; `unreachable` when none answered, and then a write may have happened or not.
 class EtcdClient {
  public:
   template <class Value>
   using Answer = std::function<void(Result<Value>)>;
 
   /// `servers` is not empty. The files of `access` are read at each connection; its token is not for etcd.
-  static std::unique_ptr<EtcdClient> create(boost::asio::io_context& loop, std::vector<Endpoint> servers, Duration limit, Access access);
+  static std::unique_ptr<EtcdClient> create(boost::asio::io_context& loop, std::vector<Endpoint> servers, Duration limit, Access access,
+                                            Resolver resolver = resolve);
   virtual ~EtcdClient() = default;
   virtual void read(const std::string& key, Answer<std::optional<EtcdValue>> answer) = 0;
   virtual void transact(const EtcdTransaction& transaction, Answer<EtcdOutcome> answer) = 0;

@@ -18,9 +18,9 @@ Address address_of(const SocketAddress& found) {
 }
 
 // May take as long as the name servers do.
-Resolved resolve_name(const Endpoint& endpoint) {
+Resolved resolve_name(const Resolver& resolver, const Endpoint& endpoint) {
   Resolved out;
-  const auto found = resolve(endpoint.host, endpoint.port);
+  const auto found = resolver(endpoint.host, endpoint.port);
   if (!found.ok()) out.problem = found.failure().what;
   else
     for (const SocketAddress& address : *found) out.addresses.push_back(address_of(address));
@@ -44,7 +44,7 @@ struct NameLookup::Mailbox {
   std::function<void(Resolved)> answer;  // loop thread only
 };
 
-NameLookup::NameLookup(boost::asio::io_context& loop) : loop_{loop} {}
+NameLookup::NameLookup(boost::asio::io_context& loop, Resolver resolver) : loop_{loop}, resolver_{std::move(resolver)} {}
 
 NameLookup::~NameLookup() {
   if (!mailbox_) return;
@@ -61,8 +61,8 @@ void NameLookup::start(const Endpoint& endpoint, std::function<void(Resolved)> a
   if (const auto literal = literal_address(endpoint.host, endpoint.port)) return answer({{address_of(*literal)}, {}});
   mailbox_ = std::make_shared<Mailbox>();
   mailbox_->answer = std::move(answer);
-  std::thread([mailbox = mailbox_, endpoint, &loop = loop_] {
-    Resolved result = resolve_name(endpoint);
+  std::thread([mailbox = mailbox_, resolver = resolver_, endpoint, &loop = loop_] {
+    Resolved result = resolve_name(resolver, endpoint);
     const std::lock_guard lock{mailbox->mutex};
     if (!mailbox->open) return;
     boost::asio::post(loop, [weak = std::weak_ptr{mailbox}, result = std::move(result)]() mutable {

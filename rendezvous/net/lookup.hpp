@@ -31,7 +31,7 @@ struct Resolved {
 /// neither be cancelled nor bounded. Its answer is dropped when the lookup is destroyed or was started anew.
 class NameLookup {
  public:
-  explicit NameLookup(boost::asio::io_context& loop);
+  explicit NameLookup(boost::asio::io_context& loop, Resolver resolver = resolve);
   ~NameLookup();
   NameLookup(const NameLookup&) = delete;
   NameLookup& operator=(const NameLookup&) = delete;
@@ -40,6 +40,7 @@ class NameLookup {
  private:
   struct Mailbox;
   boost::asio::io_context& loop_;
+  const Resolver resolver_;
   std::shared_ptr<Mailbox> mailbox_;  // of the lookup under way
 };
 

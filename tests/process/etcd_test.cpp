@@ -132,6 +132,43 @@ TEST_CASE("etcd rejects writes of an agent that is no longer the leader", "[etcd
   CHECK(stage.until([&] { return gone; }));
 }
 
+TEST_CASE("etcd is asked at every address that a server's name leads to", "[etcd]") {
+  if (without_etcd()) return;
+  Stage stage;
+  const auto leads_to = [&](std::vector<std::string> hosts) -> Resolver {
+    return [hosts = std::move(hosts)](const std::string&, std::uint16_t port) {
+      std::vector<SocketAddress> addresses;
+      for (const std::string& host : hosts) addresses.push_back(literal_address(host, port).value());
+      return Result{addresses};
+    };
+  };
+  const auto read = [&](EtcdClient& client) {
+    std::optional<Result<std::optional<EtcdValue>>> found;
+    client.read("k", [&](const Result<std::optional<EtcdValue>>& answer) { found = answer; });
+    REQUIRE(stage.until([&] { return found.has_value(); }));
+    return *found;
+  };
+  const auto literal = EtcdClient::create(stage.loop, {stage.server()}, 2s, {});
+  REQUIRE(stage.until([&] { return read(*literal).ok(); }));  // the server is there
+
+  // It serves at 127.0.0.1 alone.
+  const auto client =
+      EtcdClient::create(stage.loop, {{"etcd.test", stage.etcd.port()}}, 2s, {}, leads_to({"127.0.0.2", "127.0.0.3", "127.0.0.1"}));
+  CHECK(read(*client).ok());
+  CHECK(read(*client).ok());
+  stage.etcd.kill();
+  CHECK_FALSE(read(*client).ok());
+  stage.etcd.start();
+  CHECK(stage.until([&] { return read(*client).ok(); }));
+
+  const auto nowhere = EtcdClient::create(stage.loop, {{"etcd.test", stage.etcd.port()}, {"other.test", stage.etcd.port()}}, 2s, {},
+                                          leads_to({"127.0.0.2", "127.0.0.3"}));
+  const auto none = read(*nowhere);
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.failure().code == Code::unreachable);
+  CHECK(none.failure().what.find("other.test:" + std::to_string(stage.etcd.port()) + " (127.0.0.3:") != std::string::npos);
+}
+
 TEST_CASE("one of three is elected, and the next one when it resigns", "[etcd]") {
   if (without_etcd()) return;
   Stage stage;

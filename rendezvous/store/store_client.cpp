@@ -286,7 +286,7 @@ class StoreClient final : public RequestStore, StreamUser {
         });
         resolved.problem = fmt::format("the name {} was not resolved in time", endpoint_.host);
         const auto work = boost::asio::make_work_guard(loop);
-        loop.run_for(deadline.left(steady.now()));
+        loop.run_for(wait_time(deadline, steady.now()));
       }
       auto credentials = read_credentials(access_);  // anew: they may have been replaced
       lock.lock();

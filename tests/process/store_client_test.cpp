@@ -60,6 +60,20 @@ std::unique_ptr<Store> connected(const Served& served) {
 
 }  // namespace
 
+TEST_CASE("a store is found by its name also by who would wait for it without end", "[grpc]") {
+  const Served served;
+  const std::string endpoint = "localhost:" + std::to_string(served.port());
+  const auto connects = std::make_shared<std::promise<bool>>();
+  // On a thread that is left behind where it does not come back.
+  std::thread{[connects, endpoint] {
+    const auto store = connect_store(endpoint, {}, deadline_in(Duration::max()));
+    connects->set_value(store.ok() && (*store)->set("k", {}, deadline_in(Duration::max())).ok());
+  }}.detach();
+  auto done = connects->get_future();
+  REQUIRE(done.wait_for(patience) == std::future_status::ready);
+  CHECK(done.get());
+}
+
 TEST_CASE("a store serves programs that are no workers, without any agent", "[grpc]") {
   const Served served;
   const auto ann = connected(served), bob = connected(served);

@@ -12,6 +12,7 @@
 #include "lib/base/planted.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/round/node_table.hpp"
+#include "rendezvous/round/stall.hpp"
 
 namespace elrun::inline v0 {
 
@@ -36,6 +37,7 @@ class EarlierGenerations {
 
   /// Members of a generation that others may still run come first: nothing begins until then.
   [[nodiscard]] Instant hold_until() const { return hold_until_; }
+  void excuse(const Stall& stall) { stall.excuse(hold_until_); }
   /// Its members have come, or it is known to be over.
   void end_hold() { hold_until_ = {}; }
 

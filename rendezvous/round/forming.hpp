@@ -16,6 +16,7 @@
 
 #include "lib/base/planted.hpp"
 #include "rendezvous/round/node_table.hpp"
+#include "rendezvous/round/stall.hpp"
 
 namespace elrun::inline v0 {
 
@@ -31,6 +32,10 @@ class Forming {
   }
   /// A generation ends: they wait anew.
   void restart(Instant now) { since_ = now, enough_since_.reset(); }
+  void excuse(const Stall& stall) {
+    if (since_) *since_ += stall.length;
+    if (enough_since_) *enough_since_ += stall.length;
+  }
   /// Nobody is here any more, so nobody waits.
   void stop() { since_.reset(); }
   /// A generation begins.

@@ -20,6 +20,7 @@
 #include "rendezvous/messages.hpp"
 #include "rendezvous/round/pending_judgement.hpp"
 #include "rendezvous/round/root_cause.hpp"
+#include "rendezvous/round/stall.hpp"
 #include "rendezvous/round/start_watch.hpp"
 #include "rendezvous/round/unreachable_pairs.hpp"
 
@@ -27,7 +28,7 @@ namespace elrun::inline v0 {
 
 constexpr Duration progress_told_every = 60s;  ///< The log tells of steps this often, and of the first in each generation.
 
-/// Its 26 methods are one question or one event each, of one line as a rule.
+/// Its 27 methods are one question or one event each, of one line as a rule.
 class GenerationState {
  public:
   /// None has begun: its number is 0, it has no members and does not run.
@@ -60,6 +61,11 @@ class GenerationState {
   [[nodiscard]] Instant return_by() const { return return_by_; }
   /// Those that are left have until then at least.
   void wait_for_return(Instant until) { return_by_ = until; }
+  void excuse(const Stall& stall) {
+    if (revoked_at_) *revoked_at_ += stall.length;
+    stall.excuse(return_by_);
+    stall.excuse(deserted_until_);
+  }
   /// Every node's stream broke at one time, which was this coordinator's own failure: members have until then to come back.
   void desert(Instant until) { deserted_until_ = until; }
   [[nodiscard]] bool is_deserted(Instant now) const { return runs() && now < deserted_until_; }
@@ -107,6 +113,12 @@ struct CurrentGeneration {
   UnreachablePairs unreachable{};
   PendingJudgement pending{};
 
+  void excuse(const Stall& stall) {
+    state.excuse(stall);
+    root_cause.excuse(stall);
+    start_watch.excuse(stall);
+    pending.excuse(stall);
+  }
   /// It is over: what waited for a decision about it waits no longer. Its root cause is still looked for.
   void revoke(Duration within, Instant now) {
     state.revoke(within, now);

@@ -13,6 +13,7 @@
 
 #include "lib/base/planted.hpp"
 #include "rendezvous/messages.hpp"
+#include "rendezvous/round/stall.hpp"
 
 namespace elrun::inline v0 {
 
@@ -43,6 +44,7 @@ class PendingJudgement {
     if (!unjudged_ || (!is_job && now < until_)) return {};
     return std::exchange(unjudged_, {});
   }
+  void excuse(const Stall& stall) { stall.excuse(until_); }
   /// The generation is over without it.
   void forget() { unjudged_.reset(); }
 

@@ -18,6 +18,7 @@
 
 #include "lib/base/planted.hpp"
 #include "rendezvous/messages.hpp"
+#include "rendezvous/round/stall.hpp"
 
 namespace elrun::inline v0 {
 
@@ -40,6 +41,7 @@ class RecoveryWindow {
   /// The generation ends then, for this reason.
   [[nodiscard]] Instant until() const { return until_; }
   [[nodiscard]] const std::string& why() const { return why_; }
+  void excuse(const Stall& stall) { stall.excuse(until_); }
 
   enum class Taken { no, yes, complete };
   /// A member came with its seat. `no`: it contradicts the others, or another node has the seat. `complete`: it was the last one.

@@ -15,6 +15,7 @@
 
 #include "lib/base/planted.hpp"
 #include "rendezvous/messages.hpp"
+#include "rendezvous/round/stall.hpp"
 
 namespace elrun::inline v0 {
 
@@ -58,6 +59,9 @@ class RootCause {
   /// No restart is left: the job fails when the workers have ended, or when the window ends.
   void fail(std::string why, Instant now) { failing_ = Failing{now + root_cause_window, std::move(why)}; }
   void go_on() { failing_.reset(); }
+  void excuse(const Stall& stall) {
+    if (failing_) stall.excuse(failing_->until);
+  }
   [[nodiscard]] const std::optional<Failing>& failing() const { return failing_; }
 
   /// A generation begins.

@@ -33,11 +33,20 @@ std::vector<RoundAction> Round::step(const RoundEvent& event, Instant now) {
   if (const Duration late = wake_up_.late(now);
       late > setup_.timeouts.reconnect_grace / 4 && !ELRUN_PLANTED(coordinator_blames_nodes_for_its_nap)) {
     nodes_.compensate_stall(late, setup_.timeouts, now);
-    if (late > setup_.timeouts.heartbeat) names_.begin_anew(now);
+    if (late > setup_.timeouts.heartbeat) excuse_stall({late, now});
     wake_up_.caught_up(now);  // once for all that came meanwhile, or each of many thousand words would cost a walk over many thousand nodes
   }
   std::visit([&](const auto& e) { on(e, now); }, event);
   return std::exchange(actions_, {});
+}
+
+// What others had to do by a certain time they may have done: their words are behind this event, too.
+void Round::excuse_stall(const Stall& stall) {
+  names_.begin_anew(stall.end);
+  current_.excuse(stall);
+  if (recovery_) recovery_->excuse(stall);
+  earlier_.excuse(stall);
+  forming_.excuse(stall);
 }
 
 bool Round::may_end(Instant now) const { return verdict_.may_end(nodes_, terms_.nodes_max(), setup_.timeouts.verdict_linger, now); }

@@ -180,6 +180,7 @@ class Round {
   void is_over(const Node& node, const Generation& newest);
 
   // Conclusions, round_advance.cpp
+  void excuse_stall(const Stall& stall);
   void advance(Instant now);
   void lose_nodes(Instant now);
   void lose(const NodeId& id, const std::string& why, Instant now);

@@ -15,6 +15,7 @@
 
 #include "lib/base/planted.hpp"
 #include "rendezvous/messages.hpp"
+#include "rendezvous/round/stall.hpp"
 
 namespace elrun::inline v0 {
 
@@ -37,6 +38,9 @@ class StartWatch {
   [[nodiscard]] bool note(const NodeId& node, const WorkersStarting& said, Instant began, Duration delay, Instant now);
   /// The node is lost.
   void remove(const NodeId& node) { starting_.erase(node); }
+  void excuse(const Stall& stall) {
+    for (auto& [node, starting] : starting_) starting.since += stall.length;
+  }
   /// The generation is over.
   void end() { starting_.clear(); }
   /// Another one begins.

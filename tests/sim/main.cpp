@@ -24,7 +24,7 @@ namespace {
 
 constexpr int exit_clean = 0, exit_found = 1, exit_usage = 64;
 constexpr std::size_t shown_lines = 60;
-constexpr std::uint64_t planted_seeds_max = 2000;
+constexpr std::uint64_t planted_seeds_max = 4000;
 constexpr std::uint32_t scale_nodes_max = 100'000;
 static_assert(scale_nodes_max < nodes_limit);  // and a spare
 

@@ -58,6 +58,19 @@ TEST_CASE("members learn for whom they wait, and since when, once a minute", "[r
   CHECK(bench.world(bench.a) == "a b c");
 }
 
+TEST_CASE("workers that start have the time that they have left after a stop of the coordinator itself", "[round][start]") {
+  Stuck bench;
+  bench.pass(10s);
+  bench.starting();
+  bench.pass(1s);
+  bench.now += 400s;
+  bench.feed(RoundTick{});
+  bench.pass(287s);
+  CHECK(bench.count<Revoke>(bench.a) == 1);  // the growth by c
+  bench.pass(3s);
+  CHECK(bench.count<Revoke>(bench.a) == 2);
+}
+
 TEST_CASE("a job that has trained goes on without a node whose workers do not join the world", "[round][start]") {
   Stuck bench;
   bench.pass(10s);

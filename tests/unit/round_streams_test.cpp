@@ -67,6 +67,101 @@ TEST_CASE("a coordinator that was itself stopped loses no node for it", "[round]
   }
 }
 
+TEST_CASE("a coordinator that was itself stopped gives others the time that they have left, whatever it waits for", "[round]") {
+  // Asleep: what nodes say waits in its sockets, and its timers come first.
+  const auto sleep = [](RoundBench& bench, Duration length) {
+    bench.now += length;
+    bench.feed(RoundTick{});
+  };
+  SECTION("members that end their workers") {
+    Pair bench{RoundOptions{.nodes_min = 2, .nodes_max = 2, .max_restarts = 3}};
+    bench.say(bench.a, failure(bench.generation()));
+    REQUIRE(bench.count<Revoke>(bench.b) == 1);
+    bench.pass(10s);
+    sleep(bench, 40s);
+    CHECK(bench.open == std::set{bench.a, bench.b});
+    SECTION("and have") {
+      bench.acknowledge(bench.a, "a");
+      bench.acknowledge(bench.b, "b");
+      CHECK(bench.world(bench.a) == "a b");
+    }
+    SECTION("and do not in time") {
+      bench.pass(26s);
+      CHECK(bench.open == std::set{bench.a, bench.b});
+      bench.pass(2s);  // 10 s + 27 s, of 37 s
+      CHECK(bench.open.empty());
+    }
+  }
+  SECTION("members of another coordinator's generation") {
+    Pair old;
+    const World held_a = *old.last<World>(old.a), held_b = *old.last<World>(old.b);
+    RoundBench bench{two, fresh_setup()};
+    const auto a = bench.resume("a", held_a);
+    sleep(bench, 15s);
+    CHECK(bench.count<Revoke>(a) == 0);
+    bench.resume("b", held_b);
+    CHECK(bench.last<Resumed>(a));
+  }
+  SECTION("members of a generation that may still run elsewhere") {
+    Pair old;
+    const World held_a = *old.last<World>(old.a), held_b = *old.last<World>(old.b);
+    RoundSetup setup = fresh_setup();
+    setup.generation_floor = held_a.generation.number;
+    setup.floor_may_run = true;
+    RoundBench bench{two, setup};
+    bench.join("new-1");
+    bench.join("new-2");
+    sleep(bench, 15s);
+    CHECK(bench.begun.empty());
+    const auto a = bench.resume("a", held_a);
+    bench.resume("b", held_b);
+    CHECK(bench.last<Resumed>(a));
+  }
+  SECTION("nodes that may come before the round closes") {
+    RoundBench bench{one_to_three};
+    const auto a = bench.join("a");
+    bench.join("b");
+    bench.pass(20s);
+    sleep(bench, 20s);
+    CHECK(bench.begun.empty());
+    bench.join("c");
+    CHECK(bench.world(a) == "a b c");
+  }
+  SECTION("the minimum of nodes") {
+    RoundBench bench{two};
+    const auto a = bench.join("a");
+    sleep(bench, 1h);
+    CHECK_FALSE(bench.last<Verdict>(a));
+    bench.join("b");
+    CHECK(bench.world(a) == "a b");
+  }
+  SECTION("reports of what failed first") {
+    Pair bench{RoundOptions{.nodes_min = 2, .nodes_max = 2, .max_restarts = 0}};
+    bench.pass(1min);
+    bench.say(bench.a, failure(bench.generation()));
+    sleep(bench, 5s);
+    CHECK_FALSE(bench.last<Verdict>(bench.a));
+    WorkerFailed earlier = failure(bench.generation(), false, 9);
+    earlier.ago = 20s;
+    bench.say(bench.b, earlier);
+    bench.pass(3s);
+    REQUIRE(bench.last<Verdict>(bench.a));
+    CHECK(bench.last<Verdict>(bench.a)->exit_code == 9);
+  }
+  SECTION("word whether the program is a Job") {
+    Pair bench{RoundOptions{.nodes_min = 1, .nodes_max = 2, .last_call = 1s}};
+    WorkerFailed early = failure(bench.generation());
+    early.before_session = true;
+    bench.say(bench.a, early);
+    sleep(bench, 15s);
+    CHECK(bench.count<Revoke>(bench.b) == 0);
+    bench.say(bench.b, WorkersAreJob{bench.generation()});
+    CHECK(bench.count<Revoke>(bench.b) == 1);
+    bench.pass(5s);
+    CHECK_FALSE(bench.last<Verdict>(bench.b));
+  }
+}
+
 TEST_CASE("a stop shorter than the heartbeat limit loses no node either", "[round]") {
   for (Duration awake = 0ms; awake < 6s; awake += 100ms) {
     Pair bench;

@@ -318,7 +318,8 @@ class Client final : public EtcdClient {
     arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
     arguments.SetMaxReceiveMessageSize(static_cast<int>(answer_max.value()));
     channel_ = grpc::CreateCustomChannel(address.target, credentials, arguments);
-    local_address_ = source_address(address);
+    // While there is no way there (an interface that is down), peers reach this machine where they did.
+    if (std::string source = source_address(address); !source.empty()) local_address_ = std::move(source);
     return {};
   }
   void go(const std::shared_ptr<Call>& call) {

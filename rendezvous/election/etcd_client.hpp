@@ -63,7 +63,7 @@ class EtcdClient {
   virtual void keep_alive(LeaseId lease, Answer<Duration> answer) = 0;
   /// All keys of the lease go with it. One that is gone already is no error.
   virtual void revoke(LeaseId lease, Answer<Lease> answer) = 0;
-  /// This machine's address as the server that was asked last sees it; empty before.
+  /// This machine's address as the server sees it that was asked last, of those to which there was a way; empty before.
   [[nodiscard]] virtual std::string local_address() const = 0;
 };
 

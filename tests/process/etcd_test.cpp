@@ -169,6 +169,27 @@ TEST_CASE("etcd is asked at every address that a server's name leads to", "[etcd
   CHECK(none.failure().what.find("other.test:" + std::to_string(stage.etcd.port()) + " (127.0.0.3:") != std::string::npos);
 }
 
+TEST_CASE("a machine keeps its address while there is no way to etcd", "[etcd]") {
+  if (without_etcd()) return;
+  Stage stage;
+  // There is no way to a broadcast address for who did not ask for one.
+  const auto client = EtcdClient::create(stage.loop, {stage.server(), {"255.255.255.255", stage.etcd.port()}}, 2s, {});
+  const auto reads = [&] {
+    std::optional<bool> read;
+    client->read("k", [&](const Result<std::optional<EtcdValue>>& answer) { read = answer.ok(); });
+    REQUIRE(stage.until([&] { return read.has_value(); }));
+    return *read;
+  };
+  CHECK(client->local_address().empty());
+  REQUIRE(stage.until([&] { return reads(); }));
+  CHECK(client->local_address() == "127.0.0.1");
+  stage.etcd.kill();
+  for (int i = 0; i < 4; ++i) {
+    CHECK_FALSE(reads());
+    CHECK(client->local_address() == "127.0.0.1");
+  }
+}
+
 TEST_CASE("one of three is elected, and the next one when it resigns", "[etcd]") {
   if (without_etcd()) return;
   Stage stage;

@@ -1,10 +1,13 @@
 #include "rendezvous/net/lookup.hpp"
 
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include <boost/asio/post.hpp>
+
+#include <fmt/format.h>
 
 #include "lib/base/fd.hpp"
 
@@ -44,7 +47,10 @@ struct NameLookup::Mailbox {
   std::function<void(Resolved)> answer;  // loop thread only
 };
 
-NameLookup::NameLookup(boost::asio::io_context& loop, Resolver resolver) : loop_{loop}, resolver_{std::move(resolver)} {}
+void run_detached(std::function<void()> call) { std::thread{std::move(call)}.detach(); }
+
+NameLookup::NameLookup(boost::asio::io_context& loop, Resolver resolver, Threads threads)
+    : loop_{loop}, resolver_{std::move(resolver)}, threads_{std::move(threads)} {}
 
 NameLookup::~NameLookup() {
   if (!mailbox_) return;
@@ -61,14 +67,18 @@ void NameLookup::start(const Endpoint& endpoint, std::function<void(Resolved)> a
   if (const auto literal = literal_address(endpoint.host, endpoint.port)) return answer({{address_of(*literal)}, {}});
   mailbox_ = std::make_shared<Mailbox>();
   mailbox_->answer = std::move(answer);
-  std::thread([mailbox = mailbox_, resolver = resolver_, endpoint, &loop = loop_] {
-    Resolved result = resolve_name(resolver, endpoint);
+  const auto deliver = [mailbox = mailbox_, &loop = loop_](Resolved result) {
     const std::lock_guard lock{mailbox->mutex};
     if (!mailbox->open) return;
     boost::asio::post(loop, [weak = std::weak_ptr{mailbox}, result = std::move(result)]() mutable {
       if (const auto there = weak.lock(); there && there->open) there->answer(std::move(result));
     });
-  }).detach();
+  };
+  try {
+    threads_([deliver, resolver = resolver_, endpoint] { deliver(resolve_name(resolver, endpoint)); });
+  } catch (const std::system_error& error) {  // pids.max or nproc: data loaders, say, may have used them up
+    deliver({{}, fmt::format("no thread to look up the name \"{}\": {}", endpoint.host, error.what())});
+  }
 }
 
 }  // namespace elrun::inline v0

@@ -27,11 +27,16 @@ struct Resolved {
 /// The address that packets to `peer` leave from; empty when there is no way there.
 [[nodiscard]] std::string source_address(const Address& peer);
 
+/// Runs the call on a thread that nobody waits for. Throws std::system_error where the system refuses one.
+void run_detached(std::function<void()> call);
+
 /// Loop thread only. A literal address is answered at once. A name is resolved on a thread that nobody waits for, because a resolver can
-/// neither be cancelled nor bounded. Its answer is dropped when the lookup is destroyed or was started anew.
+/// neither be cancelled nor bounded. Its answer is dropped when the lookup is destroyed or was started anew. Where the system refuses a thread,
+/// that is the answer.
 class NameLookup {
  public:
-  explicit NameLookup(boost::asio::io_context& loop, Resolver resolver = resolve);
+  using Threads = std::function<void(std::function<void()>)>;
+  explicit NameLookup(boost::asio::io_context& loop, Resolver resolver = resolve, Threads threads = run_detached);
   ~NameLookup();
   NameLookup(const NameLookup&) = delete;
   NameLookup& operator=(const NameLookup&) = delete;
@@ -41,6 +46,7 @@ class NameLookup {
   struct Mailbox;
   boost::asio::io_context& loop_;
   const Resolver resolver_;
+  const Threads threads_;
   std::shared_ptr<Mailbox> mailbox_;  // of the lookup under way
 };
 

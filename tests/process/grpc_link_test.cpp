@@ -5,13 +5,16 @@
 
 #include <functional>
 #include <memory>
+#include <system_error>
 #include <thread>
 
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "lib/base/fd.hpp"
 #include "lib/link/store_memory.hpp"
+#include "rendezvous/net/lookup.hpp"
 #include "rendezvous/net/node_link.hpp"
 #include "tests/support/catch.hpp"
 
@@ -342,6 +345,30 @@ TEST_CASE("what cannot be is said with its reason", "[grpc]") {
     REQUIRE(world.until([&] { return b.count<Refused>() == 1; }));
     CHECK(b.last_heard<Refused>().failure.what.find("--nnodes MAX: this node has 3, the job has 2") != std::string::npos);
   }
+}
+
+TEST_CASE("where the system refuses a thread, a name is not looked up, and may be again later", "[grpc]") {
+  boost::asio::io_context loop;
+  bool refuses = true;
+  NameLookup lookup{loop, resolve, [&](std::function<void()> call) {
+                      if (refuses) throw std::system_error{EAGAIN, std::generic_category()};
+                      run_detached(std::move(call));
+                    }};
+  std::optional<Resolved> found;
+  const auto look = [&] {
+    found.reset();
+    lookup.start({"localhost", 1}, [&](Resolved answer) { found = std::move(answer); });
+    CHECK_FALSE(found);  // never in the caller's stack
+    const auto work = boost::asio::make_work_guard(loop);
+    loop.restart();
+    while (!found) loop.run_one_for(100ms);
+  };
+  look();
+  CHECK(found->addresses.empty());
+  CHECK(found->problem.find("no thread to look up the name \"localhost\"") != std::string::npos);
+  refuses = false;
+  look();
+  CHECK_FALSE(found->addresses.empty());
 }
 
 TEST_CASE("garbage on the port costs nothing", "[grpc]") {

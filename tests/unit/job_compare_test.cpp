@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -63,7 +64,8 @@ struct Growth {
       }
       for (Slot& slot : step->slots()) {
         const auto scope = unit.use_grad();
-        for (std::uint64_t i = 0; i < weights.size(); ++i) weights.grad()[i] += slot.rng().normal(i);
+        const auto noise = normals(slot.rng(), weights.size());
+        std::ranges::transform(weights.grad_span(), *noise, weights.grad(), std::plus{});
         slot.report(1, 1);
       }
       const StepResult result = step->apply(AdamW{}, {.lr = 0.01f});

@@ -34,8 +34,7 @@ Program valued(const std::function<void(Job&, Values&)>& write) {
       for (Slot& slot : step->slots()) {
         for (std::size_t u = 0; u < Values::count; ++u) {
           const auto scope = values.units[u].use_grad();
-          for (std::uint64_t i = 0; i < values.weights[u].size(); ++i)
-            values.weights[u].grad()[i] += values.weights[u].data()[i] * 0.1f + slot.rng().normal(i);
+          add_gradient(values.weights[u], slot.rng());
         }
         slot.report(1.0f, 1);
       }
@@ -49,7 +48,7 @@ void fill(Job& job, Values& values) {
   for (std::size_t u = 0; u < Values::count; ++u) {
     const auto scope = values.units[u].use();
     const RandomStream random = job.rng(fmt::format("layer {}", u));
-    for (std::uint64_t i = 0; i < values.weights[u].size(); ++i) values.weights[u].data()[i] = random.normal(i);
+    values.weights[u].set(*normals(random, values.weights[u].size()));
   }
 }
 

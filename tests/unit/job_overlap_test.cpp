@@ -1,5 +1,6 @@
 // What ranks do for each other while they compute: on which thread, to which end, and with which bits.
 
+#include <algorithm>
 #include <cfenv>
 #include <future>
 
@@ -71,20 +72,19 @@ Program there_and_back(const Plan& plan, const std::function<void(Job&, std::uin
     if (!job.restore())
       for (std::size_t u = 0; u < unit_count; ++u) {
         const auto scope = units[u].use();
-        for (std::uint64_t i = 0; i < unit_size; ++i) weights[u].data()[i] = job.rng(fmt::format("unit {}", u)).normal(i);
+        weights[u].set(*normals(job.rng(fmt::format("unit {}", u)), unit_size));
       }
     while (auto step = job.next_step()) {
       for (Slot& slot : step->slots()) {
         float sum = 0;
         for (std::size_t u = 0; u < unit_count; ++u) {
           const auto scope = units[u].use();
-          for (std::uint64_t i = 0; i < unit_size; ++i) sum += weights[u].data()[i];
+          for (const float w : weights[u].span()) sum += w;
         }
         for (std::size_t u = unit_count; u-- > 0;) {
           const auto scope = units[u].use_grad();
           inside(job, step->number(), u);
-          for (std::uint64_t i = 0; i < unit_size; ++i)
-            weights[u].grad()[i] += weights[u].data()[i] * 0.1f + sum * 1e-4f + slot.rng().normal(i);
+          add_gradient(weights[u], slot.rng(), sum * 1e-4f);
         }
         slot.report(sum, 1);
       }
@@ -187,7 +187,8 @@ TEST_CASE("what was guessed wrong is of its own step alone", "[overlap]") {
           const std::uint64_t before = watches[rank].elsewhere;
           for (const std::size_t u : order) {
             const auto scope = units[u].use_grad();
-            for (std::uint64_t i = 0; i < unit_size; ++i) weights[u].grad()[i] = weights[u].data()[i] * 0.1f + slot.rng().normal(i);
+            std::ranges::fill(weights[u].grad_span(), 0.0f);
+            add_gradient(weights[u], slot.rng());
             const bool expects_another = world > 1 && order.size() == 2 && u == 0 && order[0] == 0;
             if (expects_another) must(soon([&] { return watches[rank].elsewhere >= before + 2; }), "what is expected does not come");
           }

@@ -19,15 +19,15 @@ Program wide(const Plan& plan) {
     job.seal();
     if (!job.restore()) {
       const auto scope = unit.use();
-      const RandomStream rng = job.rng("weights");
-      for (std::uint64_t i = 0; i < weights.size(); ++i) weights.data()[i] = rng.normal(i);
+      weights.set(*normals(job.rng("weights"), weights.size()));
     }
     while (auto step = job.next_step()) {
       for (Slot& slot : step->slots()) {
         const auto scope = unit.use_grad();
-        const RandomStream rng = slot.rng();
-        for (std::uint64_t i = 0; i < weights.size(); ++i)
-          weights.grad()[i] += weights.data()[i] * 0.1f + rng.normal(i) * (static_cast<float>(1u << (i % 17)) * 0x1p-8f);
+        const auto noise = normals(slot.rng(), weights.size());
+        const float *const w = weights.data(), *const n = noise->data();
+        float* const to = weights.grad();
+        for (std::uint64_t i = 0; i < weights.size(); ++i) to[i] += w[i] * 0.1f + n[i] * (static_cast<float>(1u << (i % 17)) * 0x1p-8f);
         slot.report(1.0f, 1);
       }
       (void)step->apply(toy_adamw, toy_options(step->number()));

@@ -44,7 +44,7 @@ struct Layers {
   void initialise(const RandomStream& random) {
     for (std::size_t u = 0; u < count; ++u) {
       const auto scope = units[u].use();
-      for (std::uint64_t i = 0; i < size(u); ++i) weights[u].data()[i] = random.operation(static_cast<std::uint32_t>(u)).normal(i);
+      weights[u].set(*normals(random.operation(static_cast<std::uint32_t>(u)), size(u)));
     }
   }
   float sum() {
@@ -57,8 +57,7 @@ struct Layers {
   }
   void make_gradient(std::size_t u, const Slot& slot) {
     const auto scope = units[u].use_grad();
-    for (std::uint64_t i = 0; i < size(u); ++i)
-      weights[u].grad()[i] += weights[u].data()[i] * 0.1f + slot.rng().operation(static_cast<std::uint32_t>(u)).normal(i);
+    add_gradient(weights[u], slot.rng().operation(static_cast<std::uint32_t>(u)));
   }
 };
 

@@ -326,19 +326,51 @@ inline Plan toy_plan(int stage, std::uint64_t slots = 8, Exchange exchange = Exc
 inline const AdamW toy_adamw{.weight_decay = 0.05f};
 inline ApplyOptions toy_options(std::uint64_t step) { return {.lr = 0.01f / static_cast<float>(1 + step), .clip_norm = 8.0f}; }
 
+/// Random values that every world of a test asks for again, so that they are made once: most of what a job's test computed was these. Any thread may ask.
+class Noise {
+ public:
+  using Values = std::shared_ptr<const std::vector<float>>;
+  /// `stream` and `kind` say which; `value(i)` makes one.
+  template <class Value>
+  Values of(const RandomStream& stream, std::uint64_t kind, std::uint64_t size, Value value) {
+    const std::array<std::uint64_t, 4> key{stream.bits(size), stream.bits(size + 1), kind, size};
+    const std::lock_guard lock{mutex_};
+    if (const auto known = made_.find(key); known != made_.end()) return known->second;
+    if (floats_ + size > (16u << 20)) made_.clear(), floats_ = 0;
+    std::vector<float> values(size);
+    for (std::uint64_t i = 0; i < size; ++i) values[i] = value(i);
+    floats_ += size;
+    return made_[key] = std::make_shared<const std::vector<float>>(std::move(values));
+  }
+  static Noise& shared() {
+    static Noise noise;
+    return noise;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::array<std::uint64_t, 4>, Values> made_;
+  std::uint64_t floats_ = 0;
+};
+
+/// The first normal numbers of a stream.
+inline Noise::Values normals(const RandomStream& stream, std::uint64_t size) {
+  return Noise::shared().of(stream, 0, size, [&](std::uint64_t i) { return stream.normal(i); });
+}
+/// Adds them to a gradient that follows from the weights; in a scope of their unit. Plain pointers: what a tensor checks for each of its elements takes longer.
+inline void add_gradient(const Tensor<float>& tensor, const RandomStream& stream, float rest = 0) {
+  const Noise::Values noise = normals(stream, tensor.size());
+  const float *const w = tensor.data(), *const n = noise->data();
+  float* const to = tensor.grad();
+  for (std::uint64_t i = 0; i < tensor.size(); ++i) to[i] += w[i] * 0.1f + rest + n[i];
+}
+
 /// What of a use's gradient does not depend on the weights: magnitudes from 2^-8 to 2^8, so that the order of additions
-/// shows in the bits. Every world of a test asks for the same, so it is made once; any thread may ask.
-inline std::shared_ptr<const std::vector<float>> toy_noise(const RandomStream& rng, std::uint32_t use, std::uint64_t size) {
-  static std::mutex mutex;
-  static std::map<std::array<std::uint64_t, 4>, std::shared_ptr<const std::vector<float>>> made;
+/// shows in the bits.
+inline Noise::Values toy_noise(const RandomStream& rng, std::uint32_t use, std::uint64_t size) {
   const RandomStream of_use = rng.operation(use);
-  const std::array<std::uint64_t, 4> key{of_use.bits(size), of_use.bits(size + 1), use, size};
-  const std::lock_guard lock{mutex};
-  if (const auto known = made.find(key); known != made.end()) return known->second;
-  if (made.size() == 4096) made.clear();
-  std::vector<float> noise(size);
-  for (std::uint64_t i = 0; i < size; ++i) noise[i] = of_use.normal(i) * (static_cast<float>(1u << (rng.bits(i) % 17)) * 0x1p-8f);
-  return made[key] = std::make_shared<const std::vector<float>>(std::move(noise));
+  return Noise::shared().of(of_use, 1, size,
+                            [&](std::uint64_t i) { return of_use.normal(i) * (static_cast<float>(1u << (rng.bits(i) % 17)) * 0x1p-8f); });
 }
 /// Adds one use's gradient of one tensor.
 inline void add_toy_gradient(std::span<float> gradient, std::span<const float> weights, std::span<const std::uint64_t> samples,
@@ -346,7 +378,9 @@ inline void add_toy_gradient(std::span<float> gradient, std::span<const float> w
   float x = 0;
   for (const std::uint64_t s : samples) x += static_cast<float>(s % 7) - 3.0f;
   const auto noise = toy_noise(rng, use, weights.size());
-  for (std::size_t i = 0; i < weights.size(); ++i) gradient[i] += weights[i] * x * 0.1f + (*noise)[i];
+  float* const to = gradient.data();  // plain pointers: the thread sanitizer counts each access, that to the vector's own members too
+  const float *const w = weights.data(), *const n = noise->data();
+  for (std::size_t i = 0; i < weights.size(); ++i) to[i] += w[i] * x * 0.1f + n[i];
 }
 inline float toy_loss(std::span<const std::uint64_t> samples, const RandomStream& rng) {
   return static_cast<float>(samples[0]) * 0.3f + rng.uniform(5);
@@ -454,10 +488,7 @@ inline Program toy(const ToyOptions& options) {
     if (!job.restore())
       for (std::size_t t = 0; t < tensors.size(); ++t) {
         const auto scope = units[unit_of[t]].use();
-        const RandomStream rng = job.rng(toy_tensors()[t].name);
-        std::vector<float> values(tensors[t].size());
-        for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = rng.normal(i);
-        tensors[t].set(values);
+        tensors[t].set(*normals(job.rng(toy_tensors()[t].name), tensors[t].size()));
       }
     const auto adapt = [&](const Evaluation& e) {
       if (e.decided)

@@ -12,8 +12,12 @@ elrun_test(checkpoint_posix_test SOURCES unit/checkpoint_posix_test.cpp unit/che
   LINK elrun_checkpoint_test_support fmt::fmt LABELS unit PROGRAM checkpoint_unit)
 # Its threads are named, so that it runs with the thread sanitizer, too.
 elrun_test(timed_files_test SOURCES unit/timed_files_test.cpp LINK elrun_checkpoint_test_support Threads::Threads LABELS unit PROGRAM checkpoint_unit)
+set(cases "")
+if(ELRUN_THREADED_CODE_ONLY)  # the other cases have one thread
+  set(cases [threads])
+endif()
 elrun_test(checkpoint_tools_test SOURCES unit/checkpoint_tools_test.cpp
-  LINK elrun_checkpoint_test_support elrun::checkpoint_tools LABELS unit PROGRAM checkpoint_unit)
+  LINK elrun_checkpoint_test_support elrun::checkpoint_tools LABELS unit PROGRAM checkpoint_unit ARGUMENTS ${cases})
 elrun_test(checkpoint_format_test SOURCES unit/checkpoint_format_test.cpp unit/checkpoint_shard_writer_test.cpp unit/checkpoint_token_bucket_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json fmt::fmt LABELS unit PROGRAM checkpoint_unit)
 if(TARGET checkpoint_unit)

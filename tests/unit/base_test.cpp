@@ -3,8 +3,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <climits>
 #include <future>
+#include <set>
 
 #include <elrun/philox.hpp>
 
@@ -353,4 +355,25 @@ TEST_CASE("wall time before 1970 has parts of a second as a clock shows them", "
   CHECK(wall_time(-1'000'000'000).seconds == -1);
   CHECK(wall_time(-1'000'000'000).nanoseconds == 0);
   CHECK(wall_time(1'500'000'000).nanoseconds == 500'000'000);
+}
+
+TEST_CASE("of the combinations of a case a third runs under a sanitizer, with each value of each list", "[base]") {
+  for (const auto& [first, second, third] :
+       {std::array{2u, 2u, 2u}, {4u, 4u, 1u}, {3u, 2u, 4u}, {9u, 2u, 13u}, {12u, 2u, 6u}, {1u, 5u, 10u}}) {
+    CAPTURE(first, second, third);
+    test::Selection all{false}, some{true};
+    std::set<unsigned> firsts, seconds, thirds;
+    unsigned taken = 0;
+    for (unsigned a = 0; a < first; ++a)
+      for (unsigned b = 0; b < second; ++b)
+        for (unsigned c = 0; c < third; ++c) {
+          CHECK(all.takes());
+          if (!some.takes()) continue;
+          ++taken, firsts.insert(a), seconds.insert(b), thirds.insert(c);
+        }
+    CHECK(firsts.size() == first);
+    CHECK(seconds.size() == second);
+    CHECK(thirds.size() == third);
+    CHECK(3 * taken <= first * second * third + 6);
+  }
 }

@@ -144,8 +144,10 @@ TEST_CASE("when the one that prints dies, the first of those who were there goes
 }
 
 TEST_CASE("a step whose votes reached one member alone is decided on all, and done once", "[job][elastic]") {
+  Selection selection;
   for (const int stage : {0, 1, 2, 3})
     for (std::uint64_t at = stage < 2 ? 6 : 8; at < (stage < 2 ? 24 : 70); at += stage < 2 ? 1 : 3) {
+      if (!selection.takes()) continue;
       INFO("zero(" << stage << "), at exchange " << at);
       ElasticWorld world{3, {{Fate::Kind::splits, 1, at, false}}, toy({.plan = toy_plan(stage)})};
       for (const Member& m : world.wait()) {
@@ -198,8 +200,10 @@ TEST_CASE("sharded state that is lost comes from a checkpoint, or the job begins
 }
 
 TEST_CASE("who got a part of the state before its giver died does not begin with it", "[job][elastic]") {
+  Selection selection;
   for (const int stage : {0, 1, 3})
     for (std::uint64_t at = 0; at < 12; ++at) {
+      if (!selection.takes()) continue;
       INFO("zero(" << stage << "), at exchange " << at);
       ElasticWorld world{2, {{Fate::Kind::dies, 1, 15, true}, {Fate::Kind::dies, 0, at, true}}, toy({.plan = toy_plan(stage)})};
       auto& results = world.wait();
@@ -214,8 +218,10 @@ TEST_CASE("who got a part of the state before its giver died does not begin with
 }
 
 TEST_CASE("a node leaves with its state saved, whatever happens to the world meanwhile", "[job][elastic]") {
+  Selection selection;
   for (const auto then : {Fate::Kind::breaks, Fate::Kind::grows})
     for (std::uint64_t at = 6; at < 16; ++at) {
+      if (!selection.takes()) continue;
       INFO("the world " << (then == Fate::Kind::grows ? "grows" : "breaks") << " at exchange " << at);
       const TemporaryDirectory root;
       ElasticWorld world{3,
@@ -294,9 +300,11 @@ TEST_CASE("any history ends with the same bits where the learning rate follows f
 
 TEST_CASE("a world that is lost in an evaluation inside of a step costs the step alone", "[job][elastic][evaluation]") {
   using Kind = Fate::Kind;
+  Selection selection;
   for (const int stage : {0, 3})
     for (const Kind kind : {Kind::splits, Kind::dies, Kind::breaks})
       for (std::uint64_t at = stage == 0 ? 4 : 20; at < (stage == 0 ? 20 : 80); at += stage == 0 ? 1 : 7) {
+        if (!selection.takes()) continue;
         INFO("zero(" << stage << "): " << describe({{kind, 1, at, true}}));
         ElasticWorld world{3, {{kind, 1, at, true}}, toy({.plan = toy_plan(stage), .evaluates_in_step = true})};
         all_end_with(world, undisturbed(toy_plan(stage), {.evaluates_in_step = true}));
@@ -419,7 +427,9 @@ TEST_CASE("weights that are used after the world changed and before next_step() 
   ElasticWorld calm{3, {}, program};
   CHECK(warnings(calm) == 0);
   std::ptrdiff_t said = 0;
+  Selection selection;
   for (std::uint64_t at = 10; at < 40; ++at) {
+    if (!selection.takes()) continue;
     ElasticWorld world{3, {{Fate::Kind::grows, 1, at}}, program};
     said += warnings(world);
   }

@@ -18,11 +18,13 @@ Plan hybrid_plan(int stage, std::uint64_t slots = 8, Exchange exchange = Exchang
 }  // namespace
 
 TEST_CASE("hybrid placements end with the bits of one process alone, on any nodes", "[job][hybrid]") {
+  Selection selection;
   for (const std::uint64_t slots : {8u, 5u, 1u})
     for (const int stage : {1, 2, 3})
       for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
         for (const Nodes& nodes : {Nodes{0}, Nodes{0, 1}, Nodes{0, 0, 1}, Nodes{0, 1, 1, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 0, 1, 0},
                                    Nodes{2, 2, 2, 0, 1, 1}, Nodes{0, 0, 0, 0, 1, 1, 1}, Nodes{0, 0, 0, 1, 1, 2, 2, 3}}) {
+          if (!selection.takes()) continue;
           INFO(slots << " slots, hybrid(zero(" << stage << ")), gradients " << (exchange == Exchange::per_slot ? "per slot" : "per step")
                      << ", " << text_of(nodes));
           const auto members = run_world({.world = static_cast<std::uint32_t>(nodes.size()), .nodes = nodes},
@@ -39,9 +41,11 @@ TEST_CASE("hybrid placements end with the bits of one process alone, on any node
 }
 
 TEST_CASE("a worker that dies leaves its part of the state on another node: nothing decided is done again", "[job][hybrid]") {
+  Selection selection;
   for (const int stage : {1, 2, 3})
     for (const Nodes& nodes : {Nodes{0, 0, 1, 1}, Nodes{0, 1, 1, 1}})
       for (std::uint64_t at = stage == 3 ? 20 : 6; at < (stage == 1 ? 30u : 110u); at += stage == 1 ? 3 : 13) {
+        if (!selection.takes()) continue;
         INFO("hybrid(zero(" << stage << ")), " << text_of(nodes) << ", at exchange " << at);
         ElasticWorld world{4, {{Fate::Kind::dies, 3, at, true}}, toy({.plan = hybrid_plan(stage)}), nodes};
         auto& results = world.wait();
@@ -55,10 +59,12 @@ TEST_CASE("a worker that dies leaves its part of the state on another node: noth
 }
 
 TEST_CASE("a node that dies leaves all of the state on another, of any size", "[job][hybrid]") {
+  Selection selection;
   for (const int stage : {1, 2, 3})
     for (const bool comes_back : {true, false})
       for (const Nodes& nodes : {Nodes{0, 0, 1, 1}, Nodes{1, 0, 0, 0}, Nodes{0, 0, 0, 1}})
         for (std::uint64_t at = stage == 3 ? 20 : 7; at < (stage == 1 ? 30u : 110u); at += stage == 1 ? 7 : 31) {
+          if (!selection.takes()) continue;
           INFO("hybrid(zero(" << stage << ")), " << text_of(nodes) << ", at exchange " << at << (comes_back ? ", comes back" : ""));
           ElasticWorld world{4, {{Fate::Kind::dies, 0, at, comes_back, true}}, toy({.plan = hybrid_plan(stage)}), nodes};
           auto& results = world.wait();

@@ -50,12 +50,14 @@ std::uint64_t bytes_sent(const Placement& placement, const Nodes& nodes, std::ui
 }  // namespace
 
 TEST_CASE("mirrored placements end with the bits of one process alone, in any world", "[job][mirrored]") {
+  Selection selection;
   for (const std::uint64_t slots : {8u, 5u, 1u})
     for (const int stage : {1, 2, 3})
       for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
         for (const Nodes& nodes : {Nodes{0}, Nodes{0, 0}, Nodes{0, 1}, Nodes{0, 1, 2}, Nodes{0, 0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1, 1},
                                    Nodes{0, 0, 1, 1, 2}, Nodes{0, 1, 0, 1, 0}, Nodes{0, 0, 0, 0, 0}, Nodes{2, 2, 2, 0, 1, 1},
                                    Nodes{0, 0, 0, 1, 1, 1, 2}, Nodes{0, 0, 0, 1, 1, 2, 2, 3}}) {
+          if (!selection.takes()) continue;
           INFO(slots << " slots, mirrored(zero(" << stage << ")), gradients " << (exchange == Exchange::per_slot ? "per slot" : "per step")
                      << ", " << text_of(nodes));
           const auto members = run_world({.world = static_cast<std::uint32_t>(nodes.size()), .nodes = nodes},
@@ -95,11 +97,13 @@ TEST_CASE("any worker that dies at any exchange leaves its part of the state on 
 }
 
 TEST_CASE("a node that dies leaves all of the state on the others, of whatever sizes they are", "[job][mirrored]") {
+  Selection selection;
   for (const int stage : {1, 2, 3})
     for (const Nodes& nodes : {Nodes{0, 0, 1, 1}, Nodes{1, 0, 0, 0}, Nodes{0, 0, 0, 1}, Nodes{0, 0, 1, 1, 2}, Nodes{0, 1, 0, 1, 2, 2}})
       for (const std::uint32_t node : {0u, 1u}) {
         const auto first = static_cast<std::uint32_t>(std::ranges::find(nodes, node) - nodes.begin());
         for (std::uint64_t at = stage == 3 ? 20 : 7; at < (stage == 1 ? 30u : 110u); at += stage == 1 ? 7 : 31) {
+          if (!selection.takes()) continue;
           INFO("mirrored(zero(" << stage << ")), " << text_of(nodes) << ", node " << node << " at exchange " << at);
           ElasticWorld world{static_cast<std::uint32_t>(nodes.size()),
                              {{Fate::Kind::dies, first, at, at % 2 == 0, true}},

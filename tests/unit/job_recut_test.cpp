@@ -7,6 +7,7 @@
 #include "lib/job/declare/memory_table.hpp"
 #include "lib/job/recover/state_transfer.hpp"
 #include "lib/job/state/paged_arena.hpp"
+#include "tests/support/property.hpp"
 #include "tests/unit/elastic_world.hpp"
 
 namespace elrun::test {
@@ -71,16 +72,20 @@ TEST_CASE("after a change of the world a rank holds its new shard of the paramet
 }
 
 TEST_CASE("when shards are being cut anew and the world changes again, the old ones still count", "[job][elastic]") {
+  Selection selection;
   for (const int stage : {1, 3})
     for (std::uint64_t at = 0; at < 12; ++at) {
+      if (!selection.takes()) continue;
       INFO("zero(" << stage << "), at exchange " << at << " of the second generation");
       nothing_is_lost(2, {{Fate::Kind::grows, 0, stage == 1 ? 15u : 90u, false}, {Fate::Kind::breaks, 1, at, false}}, stage);
     }
 }
 
 TEST_CASE("of members that hold one cut some may have begun a generation that the others never saw", "[job][elastic]") {
+  Selection selection;
   for (const int stage : {1, 3})
     for (std::uint64_t at = 0; at < 8; ++at) {
+      if (!selection.takes()) continue;
       INFO("zero(" << stage << "), at exchange " << at << " of the second generation");
       nothing_is_lost(3, {{Fate::Kind::breaks, 0, stage == 1 ? 15u : 90u, false}, {Fate::Kind::splits, 1, at, false}}, stage);
     }

@@ -289,9 +289,11 @@ TEST_CASE("units may come in another order in every slot, or not at all, and the
   };
   const std::uint64_t hash = hash_of(run_world({}, layered(toy_plan(0), shuffled)));
   CHECK(hash != plain_job_hash());
+  Selection selection;
   for (const int stage : {0, 2, 3})
     for (const Exchange exchange : {Exchange::per_step, Exchange::per_slot})
       for (const std::uint32_t world : {1u, 3u, 4u, 10u}) {
+        if (!selection.takes()) continue;
         INFO("zero(" << stage << ") on " << world << " ranks, gradients per " << (exchange == Exchange::per_slot ? "slot" : "step"));
         CHECK(hash_of(run_world({.world = world}, layered(toy_plan(stage, 8, exchange), shuffled))) == hash);
       }

@@ -94,10 +94,12 @@ class StagedCopies {
 // More than 25 methods: those of Memory, and the steps of the three that are more than a call of the runtime (freeing, packing, staged copies).
 class DeviceMemory final : public Memory {
  public:
-  DeviceMemory(Device device, const Clock& clock, DeviceMemoryOptions options)
+  /// `beside`: the one that this is beside, if any.
+  DeviceMemory(Device device, const Clock& clock, DeviceMemoryOptions options, DeviceMemory* beside = nullptr)
       : clock_{clock},
         options_{options},
         device_{device},
+        main_{beside},
         stream_{device},
         beside_{device},
         done_{device},
@@ -107,17 +109,23 @@ class DeviceMemory final : public Memory {
         copies_{device, options.staging.value(), clock, options.timeout},
         copies_beside_{device, options.staging.value(), clock, options.timeout} {
     ELRUN_ASSERT(options.packing.value() >= sizeof(bf16));
+    if (main_ == nullptr) return;
+    const std::lock_guard lock{main_->freed_mutex_};
+    main_->others_.push_back(stream());
   }
   ~DeviceMemory() override {
     if (wait_until_done(options_.last_wait)) free_what_waits();
     else keep_for_good();
+    if (main_ == nullptr) return;
+    const std::lock_guard lock{main_->freed_mutex_};
+    std::erase_if(main_->others_, [&](Stream other) { return other.handle() == stream().handle(); });
   }
 
   Stream stream() const override { return stream_.view(); }
   std::unique_ptr<Memory> beside() override {
     DeviceMemoryOptions options = options_;
     options.staging = options.packing = Bytes{4 << 10};  // it is for work on the device
-    return std::make_unique<DeviceMemory>(device_, clock_, options);
+    return std::make_unique<DeviceMemory>(device_, clock_, options, this);
   }
   void* allocate(std::size_t bytes) override {
     const CurrentDevice current{device_};
@@ -244,16 +252,19 @@ class DeviceMemory final : public Memory {
       return true;
     }
   }
-  /// What was freed is given back once the stream has nothing to do: CUDA's own call would wait for that, without an end where a collective hangs.
+  /// What was freed is given back once the stream, and those beside it, have nothing to do: CUDA's own call would wait for that, without an end where a collective hangs.
   /// The lock is held from the look to the list: what another thread frees meanwhile, behind work that it has just begun, is not among it.
   void free_if_idle() noexcept {
     try {
       const CurrentDevice current{device_};
       std::unique_lock lock{freed_mutex_};
       if (freed_.empty()) return;
-      const auto idle = runtime::is_done(stream());
-      if (!idle.ok() || *idle) free_list(lock);  // a device that is lost has nothing under way
-    } catch (const Error&) {                     // it cannot even be made current: what is there goes with the process
+      const auto is_idle = [](Stream one) {
+        const auto idle = runtime::is_done(one);
+        return !idle.ok() || *idle;  // a device that is lost has nothing under way
+      };
+      if (is_idle(stream()) && std::ranges::all_of(others_, is_idle)) free_list(lock);
+    } catch (const Error&) {  // it cannot even be made current: what is there goes with the process
     }
   }
   /// After a wait for all that the stream was given.
@@ -299,14 +310,16 @@ class DeviceMemory final : public Memory {
   const Clock& clock_;
   const DeviceMemoryOptions options_;
   const Device device_;
+  DeviceMemory* const main_;  // of one beside another
   const OwnedStream stream_, beside_;
   std::mutex mutex_;  // of all that follows, up to `word_`
   OwnedEvent done_;
   DeviceBuffer sum_;
   PinnedBuffer word_;
   std::mutex freed_mutex_;
-  std::vector<void*> freed_;  // by `free`, and not given back to CUDA yet
-  std::mutex packing_mutex_;  // of the order in which `packing_` is used
+  std::vector<void*> freed_;    // by `free`, and not given back to CUDA yet
+  std::vector<Stream> others_;  // of memories beside this one
+  std::mutex packing_mutex_;    // of the order in which `packing_` is used
   DeviceBuffer packing_;
   StagedCopies copies_, copies_beside_;
 };

@@ -1,9 +1,11 @@
 // A device's Memory, on fake devices: the host's cases, what it holds, and what faults become.
 
+#include <atomic>
 #include <optional>
 
 #include <elrun/failure.hpp>
 
+#include "lib/device/current_device.hpp"
 #include "lib/device/device_memory.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
 #include "tests/support/memory_cases.hpp"
@@ -126,6 +128,31 @@ TEST_CASE("memory that is freed beside work on the device is given back once tha
     memory->free(next);
     CHECK_FALSE(failure_of_call([&] { memory->free(memory->allocate(64)); }));  // none is left: waits for what was freed
   });
+}
+
+TEST_CASE("memory is not given back while a memory beside it has work, for that would wait in CUDA", "[devices]") {
+  const auto memory = make_device_memory(second, test_clock, small);
+  auto beside = memory->beside();
+  REQUIRE(beside);
+  CHECK(beside->device() == second);
+  const InMemory made{*memory, 64};
+  void* const first = memory->allocate(64);
+  (void)made.read(0, 1);  // the memory's own stream has nothing to do
+  std::atomic<bool> released = false;
+  {
+    const CurrentDevice current{second};
+    fakegpu::hold_stream(beside->stream().handle(), [&] { return released.load(); });
+  }
+  const std::size_t held = fakegpu::holdings().allocations;
+  memory->free(first);
+  CHECK(fakegpu::holdings().allocations == held);
+  released = true;
+  (void)beside->hash(made.run(), 0, 0);
+  void* const next = memory->allocate(64);
+  CHECK(fakegpu::holdings().allocations == held);
+  beside.reset();
+  memory->free(next);
+  CHECK(fakegpu::take_reports().empty());
 }
 
 TEST_CASE("a read beside the stream does not wait for what the stream was given", "[devices]") {

@@ -20,7 +20,7 @@ struct GoesAhead {
   enum class With : std::uint8_t { weights, leaves } with;
   std::atomic<std::uint64_t> given{0};  ///< Batches of kernels, to the device of rank 0.
   std::uint64_t beside = 0;             ///< How often what it waited for came,
-  std::uint64_t late = 0;               ///< and how often it had not come after ten seconds, so that the kernels were let go.
+  std::uint64_t late = 0;               ///< and how often it had not come after a minute, so that the kernels were let go.
 };
 
 class BusyModel {
@@ -86,7 +86,7 @@ class BusyModel {
  private:
   struct Held {
     std::atomic<bool> released{false}, late{false};
-    std::chrono::steady_clock::time_point until = std::chrono::steady_clock::now() + 10s;
+    std::chrono::steady_clock::time_point until = std::chrono::steady_clock::now() + 60s;
     bool is_late() { return late = late || std::chrono::steady_clock::now() > until; }
   };
   [[nodiscard]] bool on_device() const { return job_.device().kind == DeviceKind::cuda; }

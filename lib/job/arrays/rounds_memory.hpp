@@ -30,23 +30,25 @@ class RoundsMemory {
   /// From now on rounds work beside the job's stream, where this is a device. Throws Error.
   void overlap() {
     if (beside_ == nullptr) beside_ = jobs_.beside();
-    if (beside_ != nullptr && done_.view().handle() == nullptr) done_ = OwnedEvent{jobs_.device()};
+    if (beside_ != nullptr && done_.view().handle() == nullptr) done_ = OwnedEvent{jobs_.device()}, seen_ = OwnedEvent{jobs_.device()};
   }
 
   /// What the job's stream was given so far. Throws Error.
   void mark(Mark& mark);
 
-  /// For what a round does with arrays of the job; not for memory of its own.
+  /// For what a round does with arrays of the job. All of these are allocated by the job's own memory, which waits for what was freed before it says that there is none.
   [[nodiscard]] Memory& get() const { return beside_ != nullptr ? *beside_ : jobs_; }
-  /// What rounds are given from now on comes after that. Throws Error.
+  /// What rounds are given from now on comes after that; their device stays the calling thread's current one. A round begins with it. Throws Error.
   void wait_for(const Mark& mark);
+  /// What rounds are given from now on comes after all that the job's stream was given so far, kernels of the program too. Throws Error.
+  void wait_for_job();
   /// What the job's stream is given from now on comes after what rounds were given so far. Throws Error.
   void show_to_job();
 
  private:
   Memory& jobs_;
   std::unique_ptr<Memory> beside_;  // none: the job's
-  OwnedEvent done_;
+  OwnedEvent done_, seen_;
 };
 
 }  // namespace elrun::inline v0

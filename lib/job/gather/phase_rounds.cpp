@@ -42,6 +42,11 @@ void PhaseRounds::begin_anew(std::size_t units) {
   entered_.reset();
 }
 
+void PhaseRounds::begin_step() {
+  through_ = 0;
+  state_changed();
+}
+
 /// Slots change nothing of the state; before other phases it may have changed, and between steps in them.
 void PhaseRounds::enter(const Phase& phase) {
   if (phase.what == Phase::What::slot || (phase.what == Phase::What::evaluation && entered_ == phase)) return;

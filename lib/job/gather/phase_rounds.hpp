@@ -35,7 +35,7 @@ class PhaseRounds {
   [[nodiscard]] bool overlaps() const { return overlap_ && in_phases() && world_.size() > 1; }
 
   /// A step is handed out, or the one at hand is dropped.
-  void begin_step() { through_ = 0, state_changed(); }
+  void begin_step();
   /// Between slots: what the job's stream was given so far changes what rounds give.
   void state_changed() { memory_.mark(marks_.state); }
   /// Slots of this step that this rank is through with, where all go through them together.

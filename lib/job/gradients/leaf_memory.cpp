@@ -75,7 +75,7 @@ class BufferedLeaves final : public LeafMemory {
     std::uint64_t leaf = 0, part = 0;
     for (const LeafShapes::OfUnit& unit : shapes_.units) leaf = std::max(leaf, unit.size()), part = std::max(part, unit.part());
     leaves_ = UnitBuffers{leaf, memory};
-    parts_ = UnitBuffers{shapes_.world * shapes_.taken(part), rounds.get()};
+    parts_ = UnitBuffers{shapes_.world * shapes_.taken(part), memory};
   }
 
   void make_room(std::size_t leaves) override {
@@ -88,7 +88,9 @@ class BufferedLeaves final : public LeafMemory {
   float* leaf(std::uint32_t unit) const override { return at_[unit].leaf; }
   void finish(std::uint32_t) override {}
   float* arriving(std::uint32_t unit, std::uint32_t rank) override {
+    const bool is_made = at_[unit].parts == nullptr && !parts_.has_free();
     take(parts_, at_[unit].parts, of(unit).part());
+    if (is_made) rounds_.wait_for_job();  // which fills it with zeros
     return at_[unit].parts + begin_of_part(unit, rank);
   }
   void sent(std::uint32_t unit) override {

@@ -26,6 +26,8 @@ class UnitBuffers {
       free_.push_back(all_.emplace_back(elements_, *memory_).data());
     }
   }
+  /// Whether the next `take` makes none.
+  [[nodiscard]] bool has_free() const { return !free_.empty(); }
   /// Contents not specified. Throws as Memory::allocate.
   [[nodiscard]] float* take() {
     if (free_.empty()) make(all_.size() + 1);

@@ -78,6 +78,7 @@ plant(${file} 44 "state_changed()" "void()" "entered_ = phase;
   state_changed()")
 plant(${file} 45 "memory_.mark(marks_.weights[unit])" "void()")
 plant(${file} 46 "memory_.mark(marks_.leaves[unit])" "void()")
+plant(${file} 49 "asked_for_[unit] = false" "asked_for_[unit] = true")
 plant(lib/job/gather/round_exchange.cpp 47 "moves.memory.wait_for(moves.marks.state)" "void()")
 plant(lib/job/gather/round_exchange.cpp 48 "moves.memory.show_to_job()" "void()")
 

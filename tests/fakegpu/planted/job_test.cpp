@@ -264,6 +264,7 @@ constexpr Bug bugs[] = {
     {46, "a leaf that is handed off before it is final", beside_2},
     {47, "weights that are given while they are updated", beside_3},
     {48, "sums that are used before the last leaf is in them", beside_2},
+    {49, "weights that arrive in a buffer that was taken again, as if it were free since its first use", beside_3},
 };
 
 /// Whether anything tells of a bug: a report, a failure, wrong bits. The devices are fresh afterwards.

@@ -172,6 +172,7 @@ class Checkpointer {
   CheckpointRoot root_;
   OwnFence fence_{};                      // claimed by start()
   std::optional<CheckpointId> tried_{};   // the newest name that a save began with
+  std::vector<CheckpointId> doubtful_{};  // whose COMMIT was asked for, and may come to be there yet
   std::vector<CheckpointId> timeline_{};  // inherited by our fence, then committed by it, oldest first
   std::vector<CheckpointId> whole_{};     // of these: that this process has looked into, or made
   std::vector<Rejected> rejected_{};      // passed over even where a quarantine could not be written

@@ -119,8 +119,10 @@ void Checkpointer::make_room(const commit::AskSpace& before) {
 }
 
 Result<std::size_t> Checkpointer::remove_leftovers(const commit::AskSpace& before) {
-  ELRUN_TRY_ASSIGN(const auto here, holdings(root_, fence_));
+  ELRUN_TRY_ASSIGN(auto here, holdings(root_, fence_));
   if (!here) return std::size_t{0};
+  // A server that did not answer in time may still link a COMMIT, and nothing newer is committed.
+  here->promised.insert(here->promised.end(), doubtful_.begin(), doubtful_.end());
   Result<void> first = root_.tier().empty_trash();  // what one of them keeps from going is no reason for the others to stay
   std::size_t removed = 0;
   for (const CheckpointId& id : leftovers(here->found, here->promised, fence_.number(), before.step, before.room.earlier)) {

@@ -19,6 +19,9 @@ namespace {
 
 constexpr Bytes space_reserve = 4_MiB;  // for the other files of a save, and for others on the disk
 
+/// Of an operation of a tier that failed so nobody knows it.
+bool may_have_taken_effect(Code why) { return why == Code::io || why == Code::unreachable || why == Code::deadline_passed; }
+
 CommitTerms terms(const CheckpointRoot& root, const OwnFence& fence, const CommitLimits& limits) {
   return {.fence = fence.number(), .author = root.author(), .world = root.saver().world.value(), .root = root.where(), .limits = limits};
 }
@@ -39,6 +42,7 @@ CommitMachine Checkpointer::save_of(const SaveTicket& ticket, const CommitLimits
 
 CommitAnswer Checkpointer::perform(const CommitAction& action) {
   if (std::holds_alternative<MakeDirectory>(action.what)) tried_ = action.ticket.id;
+  const bool is_publication = std::holds_alternative<PublishCommit>(action.what);
   const SaveContext scene{root_, fence_, timeline_};
   CommitAnswer answer = elrun::perform(scene, action);
   if (const auto* ask = std::get_if<AskSpace>(&action.what))
@@ -47,8 +51,9 @@ CommitAnswer Checkpointer::perform(const CommitAction& action) {
       answer = elrun::perform(scene, action);
     }
   if (auto* found = std::get_if<AttemptsFound>(&answer); found != nullptr && tried_) found->taken.push_back(*tried_);
-  if (std::holds_alternative<PublishCommit>(action.what) && std::holds_alternative<Done>(answer))
-    timeline_.push_back(action.ticket.id), whole_.push_back(action.ticket.id);
+  if (const auto* failure = std::get_if<Failure>(&answer); is_publication && failure != nullptr && may_have_taken_effect(failure->code))
+    doubtful_.push_back(action.ticket.id);
+  if (is_publication && std::holds_alternative<Done>(answer)) timeline_.push_back(action.ticket.id), whole_.push_back(action.ticket.id);
   return answer;
 }
 

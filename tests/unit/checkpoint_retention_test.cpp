@@ -141,6 +141,30 @@ TEST_CASE("what a save left that was cut off makes room for the next one where t
   }
 }
 
+TEST_CASE("a try whose COMMIT a server may still link makes no room for the next one", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  const int error = GENERATE(ETIMEDOUT, EIO, ESTALE, ENOSPC);
+  INFO("errno " << error);
+  files.broken = [&](const Path& path) { return path.filename().string().starts_with(commit_file) ? error : 0; };
+  REQUIRE_FALSE(job.save(10).ok());
+  files.broken = nullptr;
+  const auto is_there = [&] {
+    const auto names = files.list("/ckpts/ckpt/s000000000010.g00000001.a01");
+    return names.ok() && !names->empty();
+  };
+  REQUIRE(is_there());
+  files.disk = files.stored();
+  const std::uint64_t step = GENERATE(10, 20);
+  CHECK(job.ranks[0].begin_save(step, 0, {EarlierSaves::all_over}).failure().code == Code::no_space);
+  CHECK(is_there() == (error != ENOSPC));  // that one is known to be nowhere
+  files.disk.reset();
+  REQUIRE(said(job.save(20)) == "");  // what is newer has its state
+  REQUIRE(said(job.ranks[0].retain(2)) == "");
+  CHECK_FALSE(is_there());
+}
+
 TEST_CASE("where fewer are kept than before, the oldest make room for a save that has none, no more than it needs", "[checkpoint]") {
   FaultyFiles files;
   TestJob job{files, 2, 1};

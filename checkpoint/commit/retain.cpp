@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <span>
 
 #include <fmt/format.h>
 
@@ -17,15 +16,17 @@ constexpr std::size_t fences_kept = 32;         // the newest, whoever needs the
 constexpr std::size_t fences_removed_max = 64;  // by one retain
 constexpr std::size_t removed_max = 4;          // the same of checkpoints: others wait for this rank's next step
 
-Result<void> remove_committed(const CheckpointRoot& root, const CheckpointId& id, const std::string& identity) {
+/// What it held; nothing: it stays.
+Result<std::optional<Bytes>> remove_committed(const CheckpointRoot& root, const CheckpointId& id, const std::string& identity) {
   const std::string directory = checkpoint_directory(id);
   const auto commit = read_commit(root.tier(), directory);
-  if (!commit.ok()) return {};              // damaged: kept for the person who looks into it
-  if (commit->root != identity) return {};  // not ours, however it came here
+  if (!commit.ok()) return std::optional<Bytes>{};              // damaged: kept for the person who looks into it
+  if (commit->root != identity) return std::optional<Bytes>{};  // not ours, however it came here
   // The mirror of a commit: first it is promised to nobody, then it stops to exist, each durably; then its bytes go.
   ELRUN_TRY(root.tier().remove(name_in(fences_directory, acknowledgement_name(id))));
   ELRUN_TRY(root.tier().remove(name_in(directory, commit_file)));
-  return root.tier().throw_away(directory);
+  ELRUN_TRY(root.tier().throw_away(directory));
+  return std::optional{Bytes{commit->total_bytes}};
 }
 
 /// A directory without a COMMIT. False: it stays, for it has one now, or belongs to another root.
@@ -136,7 +137,8 @@ Result<std::size_t> Checkpointer::remove_leftovers(const commit::AskSpace& befor
   return removed;
 }
 
-/// Where fewer are kept than before: no more than the space that is needed, and as many stay as after a save.
+/// Where fewer are kept than before: no more than the space that is needed, and as many stay as after a save. What is free may say only later that something went, so what went
+/// is counted, too.
 Result<std::size_t> Checkpointer::remove_beyond(const commit::AskSpace& before) {
   ELRUN_TRY_ASSIGN(auto here, holdings(root_, fence_));
   if (!here) return std::size_t{0};
@@ -144,10 +146,12 @@ Result<std::size_t> Checkpointer::remove_beyond(const commit::AskSpace& before) 
   std::size_t removed = 0;
   for (const CheckpointId& id : gone.uncommit) {
     ELRUN_TRY_ASSIGN(const Bytes left, root_.tier().space_left());
-    if (left >= before.needs) break;
+    if (std::max(left.value(), at_first.value() + freed) >= before.needs.value() || removed == removed_max) break;
+  ELRUN_TRY_ASSIGN(const Bytes at_first, root_.tier().space_left());
     ELRUN_TRY(fence_.check_newest(root_));  // since the last look a later job may have gone on from this one
-    ELRUN_TRY(remove_committed(root_, id, here->root));
-    ++removed;
+  std::uint64_t freed = 0;
+    ELRUN_TRY_ASSIGN(const auto held, remove_committed(root_, id, here->root));
+    if (held) freed += held->value(), ++removed;
   }
   return removed;
 }
@@ -162,9 +166,13 @@ Result<void> Checkpointer::retain(std::uint32_t keep) {
     if (!here) return {};
     keep_first(remove_old_fences(root_, fence_.number(), here->found, here->promised));
     ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(here->found, here->promised, here->root, keep)));
-    for (const CheckpointId& id : std::span{gone.uncommit}.first(std::min(gone.uncommit.size(), removed_max))) {
+    std::size_t tried = 0;
+    for (const CheckpointId& id : gone.uncommit) {
+      if (tried == removed_max) break;
       ELRUN_TRY(fence_.check_newest(root_));  // since the last look a later job may have gone on from this one
-      keep_first(remove_committed(root_, id, here->root));
+      auto removed = remove_committed(root_, id, here->root);
+      if (!removed.ok() || *removed) ++tried;  // what stays keeps no other one here
+      if (!removed.ok()) keep_first(std::move(removed).failure());
     }
     for (const CheckpointId& id : gone.sweep)
       if (auto swept = sweep(root_, id, here->root); !swept.ok()) keep_first(std::move(swept).failure());

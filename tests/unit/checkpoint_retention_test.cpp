@@ -194,6 +194,24 @@ TEST_CASE("where fewer are kept than before, the oldest make room for a save tha
     CHECK(steps() == Steps{30, 40, 50, 60});
     CHECK(files.list("/ckpts/trash").value().empty());
   }
+  SECTION("no more than held what is missing, where what is free does not say at once that they went") {
+    files.space = Bytes{needs - taken / 2}, files.disk.reset();
+    CHECK(job.ranks[0].begin_save(60, 0, {EarlierSaves::are_over, 2}).failure().code == Code::no_space);
+    CHECK(steps() == Steps{20, 30, 40, 50});
+  }
+  SECTION("four at most") {
+    files.disk.reset();
+    for (const std::uint64_t step : {60, 70, 80}) REQUIRE(said(job.save(step)) == "");
+    files.space = 0_B;
+    CHECK(job.ranks[0].begin_save(90, 0, {EarlierSaves::are_over, 2}).failure().code == Code::no_space);
+    CHECK(steps() == Steps{50, 60, 70, 80});
+  }
+  SECTION("one whose COMMIT cannot be read stays, and the next one goes for it") {
+    files.overwrite("/ckpts/ckpt/s000000000010.g00000001.a01/COMMIT", ByteVector(3));
+    lacks(0.5);
+    CHECK(job.ranks[0].begin_save(60, 0, {EarlierSaves::are_over, 2}).ok());
+    CHECK(steps() == Steps{10, 30, 40, 50, 60});
+  }
   SECTION("as many stay as after a save, and at least two") {
     lacks(4.5);
     const std::uint32_t keep = GENERATE(1u, 2u, 3u, 4u);
@@ -245,6 +263,17 @@ TEST_CASE("where fewer are kept than before, the oldest go a few with each save"
     CHECK(before - left() <= 4);
   }
   CHECK(files.list("/ckpts/ckpt")->front() == "s000000000110.g00000001.a01");
+}
+
+TEST_CASE("old checkpoints whose COMMIT cannot be read keep no other one from going", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  for (std::uint64_t step = 10; step <= 90; step += 10) REQUIRE(said(job.save(step)) == "");
+  for (std::uint64_t step = 10; step <= 50; step += 10)
+    files.overwrite(Path{"/ckpts"} / checkpoint_directory({step, 1, 1}) / commit_file, ByteVector(3));
+  REQUIRE(said(job.ranks[0].retain(2)) == "");
+  CHECK(files.list("/ckpts/ckpt")->size() == 7);
 }
 
 TEST_CASE("a checkpoint whose COMMIT was removed, and not for good, does not come back in part after the next removal", "[checkpoint]") {

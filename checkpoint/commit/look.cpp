@@ -80,7 +80,7 @@ Result<void> ask_for_shards(const CheckpointRoot& root, const CheckpointId& id, 
 /// Reads the chain from COMMIT to the shards' block tables. A failure is what neither damage nor a bad moment of the storage explains.
 Result<LookedInto> look_into(const CheckpointRoot& root, const CheckpointId& id, const std::string& root_identity, const AskRanks& ask) {
   auto names = root.tier().list(checkpoint_directory(id));
-  if (!names.ok() && names.failure().code == Code::io) names = root.tier().list(checkpoint_directory(id));  // a bad moment?
+  if (!names.ok() && may_be_a_moment(names.failure().code)) names = root.tier().list(checkpoint_directory(id));
   if (!names.ok() && names.failure().code == Code::io) return LookedInto{id, LookedInto::As::unreadable, names.failure().what};
   if (!names.ok() && names.failure().code != Code::not_found) return std::move(names).failure();
   const auto verify = [&]() -> Result<ReadManifest> {
@@ -90,7 +90,7 @@ Result<LookedInto> look_into(const CheckpointRoot& root, const CheckpointId& id,
     return read;
   };
   auto verified = verify();
-  if (!verified.ok() && verified.failure().code == Code::io) verified = verify();  // a network file system may have had a bad moment
+  if (!verified.ok() && may_be_a_moment(verified.failure().code)) verified = verify();
   if (verified.ok()) return LookedInto{.id = id, .manifest_crc = verified->crc};
   const Failure& why = verified.failure();
   if (why.code == Code::not_found) {  // removed by its owner while we looked, or damaged?

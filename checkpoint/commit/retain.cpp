@@ -90,14 +90,18 @@ Result<Retention> Checkpointer::what_goes(std::vector<Found>& found, const std::
     const auto doubtful = std::find_if(gone.keep.begin(), gone.keep.end(),
                                        [&](const CheckpointId& id) { return std::find(whole_.begin(), whole_.end(), id) == whole_.end(); });
     if (gone.uncommit.empty() || doubtful == gone.keep.end()) return gone;
-    const auto verified = verify_checkpoint(root_.tier(), checkpoint_directory(*doubtful), *doubtful, root_identity, root_.at_once());
+    const auto verify = [&] {
+      return verify_checkpoint(root_.tier(), checkpoint_directory(*doubtful), *doubtful, root_identity, root_.at_once());
+    };
+    auto verified = verify();
+    if (!verified.ok() && may_be_a_moment(verified.failure().code)) verified = verify();
     if (verified.ok()) {
       whole_.push_back(*doubtful);
       continue;
     }
     const Failure& why = verified.failure();
     const bool is_damaged = why.code == Code::corrupt || why.code == Code::not_found;
-    if (!is_damaged && why.code != Code::io) return why;
+    if (!is_damaged && !may_be_a_moment(why.code)) return why;  // one bad file stops no retention for ever
     root_.log().warning(fmt::format("checkpoint {} cannot be used, one more before it is kept: {}", to_string(*doubtful), why.what));
     if (is_damaged) (void)root_.quarantine(*doubtful, why);
     std::find_if(found.begin(), found.end(), [&](const Found& f) { return f.id == *doubtful; })->quarantined = true;
@@ -143,13 +147,13 @@ Result<std::size_t> Checkpointer::remove_beyond(const commit::AskSpace& before) 
   ELRUN_TRY_ASSIGN(auto here, holdings(root_, fence_));
   if (!here) return std::size_t{0};
   ELRUN_TRY_ASSIGN(const Retention gone, root_.of_reading(what_goes(here->found, here->promised, here->root, before.room.keep)));
+  ELRUN_TRY_ASSIGN(const Bytes at_first, root_.tier().space_left());
   std::size_t removed = 0;
+  std::uint64_t freed = 0;
   for (const CheckpointId& id : gone.uncommit) {
     ELRUN_TRY_ASSIGN(const Bytes left, root_.tier().space_left());
     if (std::max(left.value(), at_first.value() + freed) >= before.needs.value() || removed == removed_max) break;
-  ELRUN_TRY_ASSIGN(const Bytes at_first, root_.tier().space_left());
     ELRUN_TRY(fence_.check_newest(root_));  // since the last look a later job may have gone on from this one
-  std::uint64_t freed = 0;
     ELRUN_TRY_ASSIGN(const auto held, remove_committed(root_, id, here->root));
     if (held) freed += held->value(), ++removed;
   }

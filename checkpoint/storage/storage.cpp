@@ -71,9 +71,11 @@ Result<std::vector<CheckpointId>> find_acknowledged(Tier& tier) {
   return ids;
 }
 
+bool may_be_a_moment(Code why) { return why == Code::io || why == Code::unreachable; }
+
 Result<ByteVector> read_record(Tier& tier, const std::string& name, Bytes max) {
   auto text = tier.get_all(name, max);
-  if (text.ok() || text.failure().code != Code::io) return text;
+  if (text.ok() || !may_be_a_moment(text.failure().code)) return text;
   text = tier.get_all(name, max);
   if (text.ok() || text.failure().code != Code::io) return text;
   return corrupt(text.failure().what);

@@ -25,8 +25,10 @@ Result<std::vector<FenceNumber>> find_published_fences(Tier& tier);
 /// What was acknowledged, by the names under gens/, ascending. None when gens/ is not there.
 Result<std::vector<CheckpointId>> find_acknowledged(Tier& tier);
 
-/// The whole file, as Tier::get_all. One that cannot be read is read again, for a network file system may have had a bad moment; the second
-/// time it is `corrupt`: unreadable is as good as damaged.
+/// What failed so is read again, for a network file system may have had a bad moment.
+[[nodiscard]] bool may_be_a_moment(Code why);
+
+/// The whole file, as Tier::get_all. One that cannot be read is read again (`may_be_a_moment`). The second time `io` is `corrupt`: unreadable is as good as damaged.
 Result<ByteVector> read_record(Tier& tier, const std::string& name, Bytes max);
 
 /// Reads and decodes; `not_found` stays `not_found`.

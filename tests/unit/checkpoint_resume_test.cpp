@@ -527,6 +527,28 @@ TEST_CASE("a mount without its server damages nothing: the start fails as unreac
   }
 }
 
+TEST_CASE("one ESTALE costs no start that one EIO would not cost", "[checkpoint]") {
+  const int unreachable = GENERATE(ESTALE, EREMOTEIO);
+  std::uint64_t saved = 0;
+  for (std::uint64_t at = 0;; ++at) {
+    const auto with = [&](int error) {
+      FaultyFiles files;
+      three_checkpoints(files);
+      files.arm(FaultyFiles::Fault{.at = at, .error = error});
+      TestJob next{files, 1, 2};
+      const auto started = next.start();
+      REQUIRE((!started.ok() || started->choice == CheckpointId{30, 1, 1}));
+      return std::pair{started.ok(), files.fired()};
+    };
+    const auto once = with(EIO);
+    INFO("operation " << at);
+    CHECK((!once.first || with(unreachable).first));
+    saved += once.first && once.second;
+    if (!once.second) break;
+  }
+  CHECK(saved > 10);
+}
+
 TEST_CASE("a directory that cannot be read stops nobody who does not need it", "[checkpoint]") {
   FaultyFiles files;
   three_checkpoints(files);

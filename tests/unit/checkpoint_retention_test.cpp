@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "checkpoint/commit/checkpointer.hpp"
 #include "checkpoint/commit/fence.hpp"
@@ -263,6 +264,28 @@ TEST_CASE("where fewer are kept than before, the oldest go a few with each save"
     CHECK(before - left() <= 4);
   }
   CHECK(files.list("/ckpts/ckpt")->front() == "s000000000110.g00000001.a01");
+}
+
+TEST_CASE("a file that is and stays unreachable stops no retention: one more is kept, and a bad moment costs nothing", "[checkpoint]") {
+  FaultyFiles files;
+  {
+    TestJob first{files, 1, 1};
+    REQUIRE(first.start().ok());
+    for (std::uint64_t step = 10; step <= 50; step += 10) REQUIRE(said(first.save(step)) == "");
+  }
+  TestJob next{files, 1, 2};
+  REQUIRE(next.start().ok());  // it has looked into the newest
+  const bool stays = GENERATE(false, true);
+  const int error = GENERATE(EREMOTEIO, ESTALE, EIO);
+  bool is_over = false;
+  files.broken = [&](const Path& path) {
+    const bool is_that = path.extension() == ".safetensors" && path.parent_path().filename() == "s000000000040.g00000001.a01";
+    return is_that && (stays || !std::exchange(is_over, true)) ? error : 0;
+  };
+  REQUIRE(said(next.ranks[0].retain(2)) == "");
+  std::vector<std::string> left{"s000000000040.g00000001.a01", "s000000000050.g00000001.a01"};
+  if (stays) left.insert(left.begin(), "s000000000030.g00000001.a01");
+  CHECK(files.list("/ckpts/ckpt").value() == left);
 }
 
 TEST_CASE("old checkpoints whose COMMIT cannot be read keep no other one from going", "[checkpoint]") {

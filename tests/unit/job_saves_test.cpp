@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <thread>
 
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/job/state/model_state.hpp"
@@ -432,6 +433,29 @@ TEST_CASE("the worker tells its agent that it waits for the storage, during a st
     REQUIRE(next.saves.restore().has_value());
   }
   CHECK(next.session.decided == 0);
+}
+
+TEST_CASE("what a start says of its storage ends with an operation's time, final_wait and a minute, although peers have an hour",
+          "[job_saves]") {
+  FaultyFiles memory;
+  LimitedFiles files{memory, 1s};
+  Saving member{files, 1, {.directory = "/root", .final_wait = 500ms - 61s}};  // less than none: half a second is left
+  member.program_timeout.begin_slots();
+  REQUIRE(member.world.timeout() == 1h);
+  bool hangs = true;
+  std::size_t in_time = 0, afterwards = 0;
+  files.before = [&](const char*, const Path&) -> Result<void> {
+    if (!std::exchange(hangs, false)) return {};
+    std::this_thread::sleep_for(700ms);
+    in_time = member.session.waits().size();
+    std::this_thread::sleep_for(100ms);
+    afterwards = member.session.waits().size();
+    return {};
+  };
+  (void)member.saves.restore();
+  CHECK_FALSE(hangs);
+  CHECK(in_time > 0);
+  CHECK(afterwards == in_time);
 }
 
 TEST_CASE("during a save peers are waited for by the longest operation of the storage longer, and not behind it", "[job_saves]") {

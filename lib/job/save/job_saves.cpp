@@ -87,7 +87,7 @@ std::uint64_t JobSaves::remembered_step(std::string_view plan) const {
 }
 
 std::optional<NewestCheckpoint> JobSaves::newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer) {
-  StorageWaitReporter reporter{host_.session, host_.files, wait_terms()};
+  StorageWaitReporter reporter{host_.session, host_.files, wait_terms(options_.final_wait)};
   if (options_.async)
     if (const auto outcome = async_.wait_for_others(); outcome && saves_) take_note(*outcome);
   Saves look{host_.files, host_.clock, host_.log, host_.session, world_, options_, saver, {}, {}, host_.readers};
@@ -122,7 +122,7 @@ void JobSaves::continue_from(const JobSaves& before) {
 }
 
 std::optional<std::vector<Aux>> JobSaves::restore(std::uint64_t known_step, const std::string& lost) {
-  StorageWaitReporter reporter{host_.session, host_.files, wait_terms()};
+  StorageWaitReporter reporter{host_.session, host_.files, wait_terms(options_.final_wait)};
   if (options_.async) {
     if (const auto outcome = async_.wait_for_others(); outcome && outcome->failure) take_note(*outcome);
     async_.take_memory();  // now, for the slots of workers that died are free
@@ -141,8 +141,8 @@ std::optional<std::vector<Aux>> JobSaves::restore(std::uint64_t known_step, cons
   return std::move(loaded.host_state);
 }
 
-StorageWaitReporter::Terms JobSaves::wait_terms() const {
-  return {options_.directory, Rank{world_.rank()}, host_.storage_report_every, std::max(options_.final_wait, world_.timeout())};
+StorageWaitReporter::Terms JobSaves::wait_terms(Duration wait) const {
+  return {options_.directory, Rank{world_.rank()}, host_.storage_report_every, wait};
 }
 
 bool JobSaves::asks_for_save(std::uint64_t steps) {
@@ -172,7 +172,8 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
     return asked.ok() || coordinator_is_away_ ? Result<void>{} : Result<void>{asked.failure()};
   };
   const Instant begun = host_.clock.now();
-  const StorageWaitReporter reporter{host_.session, host_.files, wait_terms()};
+  // Peers are waited for as well, and before the first slots that is an hour.
+  const StorageWaitReporter reporter{host_.session, host_.files, wait_terms(std::max(options_.final_wait, world_.timeout()))};
   auto saved = [&] {
     const PatientWorld patient{world_, host_.files};
     // What ckptd is writing under this fence is no leftover.

@@ -103,7 +103,7 @@ class JobSaves {
   void wait_for_async(Duration time, std::uint64_t step);
   void wait_for_async_at_the_end(std::uint64_t step);
   std::optional<Failure> try_to_save(std::uint64_t step, const std::vector<Aux>& host_state);
-  [[nodiscard]] StorageWaitReporter::Terms wait_terms() const;
+  [[nodiscard]] StorageWaitReporter::Terms wait_terms(Duration wait) const;
 
   const JobHost& host_;
   JobWorld& world_;

@@ -3,7 +3,8 @@
 # ones. What stands here is installed for packages alone (EXCLUDE_FROM_ALL): they have Debian's folders, whatever CMAKE_INSTALL_LIBDIR says.
 # libelrun_store is in none of them: it needs the gRPC of one release.
 
-file(REMOVE ${PROJECT_BINARY_DIR}/CPackConfig.cmake)  # of another configuration of this folder: CMake would make a target package for it
+# Of another configuration of this folder: CMake would make the targets package and package_source for them.
+file(REMOVE ${PROJECT_BINARY_DIR}/CPackConfig.cmake ${PROJECT_BINARY_DIR}/CPackSourceConfig.cmake)
 if(NOT TARGET elrun_launcher OR ELRUN_SANITIZE)
   return()
 endif()

@@ -39,7 +39,8 @@ RoundSetup setup_of(const Coordinator::Options& options) {
   return setup;
 }
 
-constexpr Duration reopened_after = 200ms;  // nothing waits for it, and a coordinator that ends each line has its rest
+// The next generation may wait for this agent, so it is short. It is not 0: a coordinator that ends each line at once would fill the loop.
+constexpr Duration reopened_after = 200ms;
 
 // An agent's line in the coordinator's own process: two mailboxes on one loop. As one over gRPC it comes back when the coordinator has ended it.
 class InProcessLink final : public NodeLink {

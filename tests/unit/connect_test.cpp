@@ -207,6 +207,10 @@ TEST_CASE("a host name that leads to the loopback on its own host is published a
   CHECK(place("10.0.0.1", {"10.0.0.1"}) == std::tuple{"10.0.0.1", false, "10.0.0.1"});
   CHECK(place("127.0.0.1", {"127.0.0.1"}) == std::tuple{"127.0.0.1", false, "127.0.0.1"});
   CHECK(place("localhost", {"::1", "127.0.0.1"}) == std::tuple{"::1", false, "::1"});
+  for (const std::string name :
+       {"localhost.localdomain", "localhost4", "localhost6", "localhost6.localdomain6", "ip6-localhost", "ip6-loopback"})
+    CHECK(place(name, {"::1"}) == std::tuple{"::1", false, "::1"});
+  CHECK(place("localhost0", {"127.0.1.1"}) == std::tuple{"127.0.1.1", true, "localhost0"});
   CHECK(place("node0", {"10.0.0.1"}) == std::tuple{"10.0.0.1", false, "10.0.0.1"});
   CHECK(place("node0", {"127.0.1.1", "10.0.0.1"}) == std::tuple{"10.0.0.1", false, "10.0.0.1"});
   CHECK(place("node0", {"127.0.1.1"}) == std::tuple{"127.0.1.1", true, "node0"});

@@ -24,6 +24,13 @@ Result<Fd> listen_everywhere() {
   return both.ok() ? std::move(both) : listen_on(*literal_address("0.0.0.0", 0));
 }
 
+// The names that systems give the loopback in /etc/hosts. With a domain too: localhost.localdomain.
+bool is_of_loopback(std::string_view name) {
+  const std::string_view first = name.substr(0, name.find('.'));
+  constexpr std::array<std::string_view, 5> names{"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"};
+  return std::ranges::find(names, first) != names.end();
+}
+
 }  // namespace
 
 std::string boot_of_host() {
@@ -45,7 +52,7 @@ SocketAddress abstract_address(std::string_view name) {
 ListenPlace listen_place(const std::string& address, const std::vector<SocketAddress>& found) {
   const auto elsewhere = std::find_if(found.begin(), found.end(), [](const SocketAddress& a) { return !a.is_loopback(); });
   const SocketAddress& at = elsewhere != found.end() ? *elsewhere : found.front();
-  const bool is_name = address != "localhost" && !literal_address(address, 0);
+  const bool is_name = !is_of_loopback(address) && !literal_address(address, 0);
   const bool everywhere = is_name && at.is_loopback();
   return {at, everywhere, everywhere ? address : at.host()};
 }

@@ -30,7 +30,7 @@ struct ListenPlace {
   std::string host;         ///< To be published.
 };
 /// `found`: what `address` leads to here, at least one. A name that leads to a loopback address alone (a host's own name, as Debian's installer sets it
-/// up) leads to this host from elsewhere, and is published as a name; `localhost` is not.
+/// up) leads to this host from elsewhere, and is published as a name; `localhost` and the loopback's other names are not.
 [[nodiscard]] ListenPlace listen_place(const std::string& address, const std::vector<SocketAddress>& found);
 
 /// A TCP port, and for ranks of the same host a Unix socket under a random name: nobody can guess it, and who learns it still has no key.

@@ -255,23 +255,30 @@ class Client final : public EtcdClient {
   void begin(std::shared_ptr<Rpc> rpc) {
     const auto call = std::make_shared<Call>(loop_, std::move(rpc), servers_.size());
     calls_.insert(call);
+    visit(call);
+  }
+  // All addresses of a server have one limit: a machine that is silent must not cost one for each of its addresses.
+  void visit(const std::shared_ptr<Call>& call) {
+    call->late = false;
+    set_timer(call);
     attempt(call);
   }
-  void attempt(const std::shared_ptr<Call>& call) {
-    call->late = false;
-    call->server = at_;
-    call->visit = visit_;
-    call->address.clear();
-    call->channel.reset();
+  void set_timer(const std::shared_ptr<Call>& call) {
     call->timer.expires_after(limit_);
     call->timer.async_wait([this, weak = std::weak_ptr{call}, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
       const auto there = weak.lock();
       if (error || alive.expired() || !there || !calls_.contains(there)) return;
       there->late = true;
       if (there->channel) return there->rpc->cancel();
-      turn_to_next_server();
+      if (there->visit == visit_) turn_to_next_server();
       fail(there, too_late());
     });
+  }
+  void attempt(const std::shared_ptr<Call>& call) {
+    call->server = at_;
+    call->visit = visit_;
+    call->address.clear();
+    call->channel.reset();
     if (channel_) return go(call);
     if (addresses_.empty()) return look_up();
     if (const std::string problem = open(); !problem.empty()) {
@@ -292,6 +299,7 @@ class Client final : public EtcdClient {
     looking_up_ = false;
     addresses_ = found.addresses;
     if (addresses_.size() > addresses_max) addresses_.resize(addresses_max);
+    if (!addresses_.empty()) places_[at_] %= addresses_.size();
     const std::string problem = addresses_.empty() ? found.problem : open();
     if (!problem.empty()) turn_to_next_server();
     for (const std::shared_ptr<Call>& call : std::vector(calls_.begin(), calls_.end())) {
@@ -302,7 +310,7 @@ class Client final : public EtcdClient {
   }
   // Opens a channel to the address whose turn it is. Returns why it cannot.
   std::string open() {
-    const Address& address = addresses_[next_address_];
+    const Address& address = address_at_hand();
     auto credentials = grpc::InsecureChannelCredentials();
     grpc::ChannelArguments arguments;
     if (access_.has_tls()) {
@@ -318,15 +326,15 @@ class Client final : public EtcdClient {
     arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
     arguments.SetMaxReceiveMessageSize(static_cast<int>(answer_max.value()));
     channel_ = grpc::CreateCustomChannel(address.target, credentials, arguments);
-    // While there is no way there (an interface that is down), peers reach this machine where they did.
-    if (std::string source = source_address(address); !source.empty()) local_address_ = std::move(source);
+    has_answered_ = false;
     return {};
   }
   void go(const std::shared_ptr<Call>& call) {
+    if (call->visit != visit_) set_timer(call);  // while it waited for a name, another call turned to the next server
     call->channel = channel_;
     call->server = at_;
     call->visit = visit_;
-    call->address = addresses_[next_address_].text;
+    call->address = address_at_hand().text;
     flights_->one_more();
     call->rpc->start(channel_, [&loop = loop_, flights = flights_, alive = std::weak_ptr{alive_}, weak = std::weak_ptr{call},
                                 this](const grpc::Status& status) {
@@ -338,31 +346,44 @@ class Client final : public EtcdClient {
   }
   void ended(const std::shared_ptr<Call>& call, const grpc::Status& status) {
     using grpc::StatusCode;
-    if (status.ok()) return answer(call, {});
+    if (status.ok()) {
+      if (call->channel == channel_) note_source();
+      return answer(call, {});
+    }
     const StatusCode code = status.error_code();
     if (!call->late && code == StatusCode::NOT_FOUND)
       return answer(call, Failure{Code::not_found, Remedy::retry, said(*call, status.error_message())});
     if (!call->late && code != StatusCode::UNAVAILABLE && code != StatusCode::DEADLINE_EXCEEDED)
       return answer(call, Failure{Code::refused, Remedy::fix_config, said(*call, status.error_message())});
     if (call->channel == channel_) turn();  // else another call has turned already
+    if (call->late && call->visit == visit_) turn_to_next_server();
     fail(call, call->late ? too_late() : status.error_message());
   }
+  // Where etcd only might be, packets can leave from another address than the one by which peers know this machine.
+  void note_source() {
+    if (std::exchange(has_answered_, true)) return;
+    if (std::string source = source_address(address_at_hand()); !source.empty()) local_address_ = std::move(source);
+  }
+  [[nodiscard]] const Address& address_at_hand() const { return addresses_[places_[at_]]; }
   // Turns to the next address of this server, or to the next server, with a channel of its own.
   void turn() {
     channel_.reset();
-    if (++next_address_ >= addresses_.size()) turn_to_next_server();
+    places_[at_] = (places_[at_] + 1) % addresses_.size();
+    if (++tried_ >= addresses_.size()) turn_to_next_server();
   }
+  // The place in this server's list stays: where it was silent, the next visit does not begin.
   void turn_to_next_server() {
     channel_.reset();
     looking_up_ = false;
     addresses_.clear();
-    next_address_ = 0;
+    tried_ = 0;
     at_ = (at_ + 1) % servers_.size();
     ++visit_;
   }
   void fail(const std::shared_ptr<Call>& call, const std::string& why) {
     // No call comes twice to one channel, so none asks one server for ever.
-    if (call->visit == visit_ || --call->servers_left > 0) return attempt(call);
+    if (call->visit == visit_) return attempt(call);
+    if (--call->servers_left > 0) return visit(call);
     answer(call, Failure{Code::unreachable, Remedy::retry, said(*call, why)});
   }
   void answer(const std::shared_ptr<Call>& call, const Result<void>& result) {
@@ -385,13 +406,15 @@ class Client final : public EtcdClient {
   std::vector<Endpoint> servers_;
   Duration limit_;
   Access access_;
-  std::size_t at_ = 0;              // the server that is asked, and
-  std::uint64_t visit_ = 0;         // how many were before it
-  std::vector<Address> addresses_;  // of that server; none before its name was looked up
-  std::size_t next_address_ = 0;    // of them, the one that is asked
+  std::size_t at_ = 0;                                                           // the server that is asked, and
+  std::uint64_t visit_ = 0;                                                      // how many were before it
+  std::vector<Address> addresses_;                                               // of that server; none before its name was looked up
+  std::vector<std::size_t> places_ = std::vector<std::size_t>(servers_.size());  // of each server's addresses, the one that is asked next
+  std::size_t tried_ = 0;                                                        // how many of them had no answer in this visit
   NameLookup lookup_;
   bool looking_up_ = false;
   std::shared_ptr<grpc::Channel> channel_;
+  bool has_answered_ = false;  // something came through it
   std::string local_address_;
   std::set<std::shared_ptr<Call>> calls_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // posted tasks hold it weakly

@@ -45,7 +45,8 @@ struct EtcdOutcome {
 
 /// Loop thread only. Each call is answered once, on the loop, never inside the call; none is answered after the client's
 /// end, which waits for gRPC's own threads alone. A call goes to the server that answered last, then to each other one in
-/// turn, to all addresses of its name, `limit` for each; `unreachable` when none answered, and then a write may have happened or not.
+/// turn, `limit` for each server. Addresses of its name that refuse are passed within that; after one that is silent the next server is
+/// asked, and a later visit goes on with the next address. `unreachable` when none answered, and then a write may have happened or not.
 class EtcdClient {
  public:
   template <class Value>
@@ -63,7 +64,7 @@ class EtcdClient {
   virtual void keep_alive(LeaseId lease, Answer<Duration> answer) = 0;
   /// All keys of the lease go with it. One that is gone already is no error.
   virtual void revoke(LeaseId lease, Answer<Lease> answer) = 0;
-  /// This machine's address as the server sees it that was asked last, of those to which there was a way; empty before.
+  /// This machine's address as the server sees it that answered last; empty before.
   [[nodiscard]] virtual std::string local_address() const = 0;
 };
 

@@ -132,22 +132,29 @@ TEST_CASE("etcd rejects writes of an agent that is no longer the leader", "[etcd
   CHECK(stage.until([&] { return gone; }));
 }
 
+using Hosts = std::vector<std::string>;
+
+/// Any name but a literal leads to `hosts`.
+Resolver leads_to(Hosts hosts) {
+  return [hosts = std::move(hosts)](const std::string& name, std::uint16_t port) {
+    if (const auto literal = literal_address(name, port)) return Result{std::vector{*literal}};
+    std::vector<SocketAddress> addresses;
+    for (const std::string& host : hosts) addresses.push_back(literal_address(host, port).value());
+    return Result{addresses};
+  };
+}
+
+Result<std::optional<EtcdValue>> read_of(Stage& stage, EtcdClient& client) {
+  std::optional<Result<std::optional<EtcdValue>>> found;
+  client.read("k", [&](const Result<std::optional<EtcdValue>>& answer) { found = answer; });
+  REQUIRE(stage.until([&] { return found.has_value(); }));
+  return *found;
+}
+
 TEST_CASE("etcd is asked at every address that a server's name leads to", "[etcd]") {
   if (without_etcd()) return;
   Stage stage;
-  const auto leads_to = [&](std::vector<std::string> hosts) -> Resolver {
-    return [hosts = std::move(hosts)](const std::string&, std::uint16_t port) {
-      std::vector<SocketAddress> addresses;
-      for (const std::string& host : hosts) addresses.push_back(literal_address(host, port).value());
-      return Result{addresses};
-    };
-  };
-  const auto read = [&](EtcdClient& client) {
-    std::optional<Result<std::optional<EtcdValue>>> found;
-    client.read("k", [&](const Result<std::optional<EtcdValue>>& answer) { found = answer; });
-    REQUIRE(stage.until([&] { return found.has_value(); }));
-    return *found;
-  };
+  const auto read = [&](EtcdClient& client) { return read_of(stage, client); };
   const auto literal = EtcdClient::create(stage.loop, {stage.server()}, 2s, {});
   REQUIRE(stage.until([&] { return read(*literal).ok(); }));  // the server is there
 
@@ -167,6 +174,46 @@ TEST_CASE("etcd is asked at every address that a server's name leads to", "[etcd
   REQUIRE_FALSE(none.ok());
   CHECK(none.failure().code == Code::unreachable);
   CHECK(none.failure().what.find("other.test:" + std::to_string(stage.etcd.port()) + " (127.0.0.3:") != std::string::npos);
+}
+
+TEST_CASE("a server of etcd that is silent at all its addresses costs one limit, and each visit another address", "[etcd]") {
+  if (without_etcd()) return;
+  Stage stage;
+  REQUIRE(stage.until([&] { return read_of(stage, *EtcdClient::create(stage.loop, {stage.server()}, 2s, {})).ok(); }));
+  // Who connects is never accepted, and waits.
+  const auto silent = [&](const std::string& host) { return listen_on(literal_address(host, stage.etcd.port()).value()).value(); };
+  const auto was_asked = [](const Fd& listener) { return accept_one(listener.get()).value().has_value(); };
+  const Fd first = silent("127.0.0.2"), second = silent("127.0.0.3");
+  const Endpoint name{"etcd.test", stage.etcd.port()};
+
+  const auto client = EtcdClient::create(stage.loop, {name, stage.server()}, 1s, {}, leads_to({"127.0.0.2", "127.0.0.3"}));
+  CHECK(read_of(stage, *client).ok());
+  CHECK(was_asked(first));
+  CHECK_FALSE(was_asked(second));
+  stage.etcd.kill();
+  CHECK_FALSE(read_of(stage, *client).ok());
+  CHECK(was_asked(second));
+  CHECK_FALSE(was_asked(first));
+  stage.etcd.start();
+
+  const auto alone = EtcdClient::create(stage.loop, {name}, 1s, {}, leads_to({"127.0.0.2", "127.0.0.1"}));
+  CHECK_FALSE(read_of(stage, *alone).ok());
+  CHECK(was_asked(first));
+  CHECK(stage.until([&] { return read_of(stage, *alone).ok(); }));
+}
+
+TEST_CASE("a machine's address is the one from which etcd was reached", "[etcd]") {
+  if (without_etcd()) return;
+  Stage stage;
+  const auto client = EtcdClient::create(stage.loop, {{"etcd.test", stage.etcd.port()}}, 2s, {},
+                                         leads_to({"127.0.0.1", "::1"}));  // it serves the first alone
+  REQUIRE(stage.until([&] { return read_of(stage, *client).ok(); }));
+  CHECK(client->local_address() == "127.0.0.1");
+  stage.etcd.kill();
+  for (int i = 0; i < 2; ++i) {
+    CHECK_FALSE(read_of(stage, *client).ok());
+    CHECK(client->local_address() == "127.0.0.1");
+  }
 }
 
 TEST_CASE("a machine keeps its address while there is no way to etcd", "[etcd]") {

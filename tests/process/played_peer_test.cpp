@@ -32,7 +32,8 @@ namespace {
 /// One rank of a world of two. It connects as in a group; the other one is played.
 class OneOfTwo {
  public:
-  explicit OneOfTwo(Rank me, Transport transport = Transport::automatic, Duration handshake = 10s, Duration connect = 1s)
+  explicit OneOfTwo(Rank me, Transport transport = Transport::automatic, Duration handshake = 10s, Duration connect = 1s,
+                    Resolver resolver = resolve)
       : me_{me},
         states_{me, WorldSize{2}},
         connector_{loop,
@@ -42,7 +43,8 @@ class OneOfTwo {
                     .transport = transport,
                     .handshake = handshake,
                     .connect = connect,
-                    .deadline = within(60s)},
+                    .deadline = within(60s),
+                    .resolver = std::move(resolver)},
                    states_,
                    {.connected = [this](ConnectedPeer peer) { connected = std::move(peer); },
                     .complete = [] {},
@@ -169,6 +171,19 @@ class SilentOutsiders {
 };
 
 }  // namespace
+
+TEST_CASE("a rank dials all addresses of the name that a peer has published", "[connector]") {
+  const auto leads_to_two = [](const std::string& host, std::uint16_t port) {
+    if (const auto literal = literal_address(host, port)) return Result{std::vector{*literal}};
+    return Result{std::vector{literal_address("127.0.0.2", port).value(), literal_address("127.0.0.1", port).value()}};
+  };
+  OneOfTwo one{Rank{1}, Transport::automatic, 10s, 3s, leads_to_two};
+  const Fd listener = listen_on(literal_address("127.0.0.1", 0).value()).value();
+  (void)one.meet({local_address(listener.get()).port(), "node0", "", ""});
+  one.connect();
+  CHECK(one.failed);
+  CHECK(accept_one(listener.get()).value().has_value());
+}
 
 TEST_CASE("a pair of which one cannot map the other's memory uses frames, or says why it may not", "[connector]") {
   const Transport transport = GENERATE(Transport::automatic, Transport::shm);

@@ -12,9 +12,11 @@
 #include "lib/comm/connect/address.hpp"
 #include "lib/comm/connect/listeners.hpp"
 #include "lib/comm/connect/loss_policy.hpp"
+#include "lib/comm/connect/peer_names.hpp"
 #include "lib/comm/connect/peer_states.hpp"
 #include "lib/comm/shm/local_peers.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/manual_clock.hpp"
 
 using namespace elrun;
 
@@ -232,6 +234,32 @@ TEST_CASE("a host name that leads to the loopback on its own host is published a
   const auto refused = of_long_name.open(std::string(host_size_max + 1, 'n'), false, debian);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.failure().what.find("more than 256 bytes") != std::string::npos);
+}
+
+TEST_CASE("each name that peers have published is looked up once, and its time is the deadline's", "[connect]") {
+  ManualClock clock;
+  std::vector<std::string> asked;
+  const auto slow = [&](const std::string& host, std::uint16_t port) {
+    asked.push_back(host);
+    clock.advance(std::chrono::seconds{4});
+    return Result{std::vector{literal_address("10.0.0.1", port).value(), literal_address("fd00::1", port).value()}};
+  };
+  PeerNames names{clock, Deadline::after(clock.now(), std::chrono::seconds{10}), slow};
+  const auto texts = [&](const RankAddress& peer) {
+    std::vector<std::string> all;
+    const auto found = names.find(peer).value();
+    for (const SocketAddress& each : found) all.push_back(to_string(each));
+    return all;
+  };
+  CHECK(texts({1, "node0", "", ""}) == std::vector<std::string>{"10.0.0.1:1", "[fd00::1]:1"});
+  CHECK(texts({2, "node0", "", ""}) == std::vector<std::string>{"10.0.0.1:2", "[fd00::1]:2"});
+  CHECK(texts({3, "10.0.0.7", "", ""}) == std::vector<std::string>{"10.0.0.7:3"});
+  CHECK(names.find({4, "node1", "", ""}).ok());
+  CHECK(asked == std::vector<std::string>{"node0", "node1"});
+  const auto late = names.find({5, "node2", "", ""});
+  REQUIRE_FALSE(late.ok());
+  CHECK(late.failure().code == Code::deadline_passed);
+  CHECK(late.failure().what == "the time to connect was over when the host name \"node2\" had been looked up, which took 4 s");
 }
 
 TEST_CASE("the bytes of a call travel through memory, in frames, or both ways, as its peers are reached", "[connect]") {

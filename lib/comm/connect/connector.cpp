@@ -17,6 +17,7 @@
 #include "lib/comm/connect/address.hpp"
 #include "lib/comm/connect/handshake.hpp"
 #include "lib/comm/connect/loss_policy.hpp"
+#include "lib/comm/connect/peer_names.hpp"
 #include "lib/link/roll_call.hpp"
 
 namespace elrun::inline v0 {
@@ -86,9 +87,10 @@ Connector::Connector(asio::io_context& loop, Group group, PeerStates& states, Ev
 
 Result<std::unique_ptr<Lanes>> Connector::publish(Session& session) {
   const Membership& me = group_.me;
-  ELRUN_TRY_ASSIGN(const RankAddress mine, listeners_.open(session.place().address, group_.transport != Transport::tcp));
+  ELRUN_TRY_ASSIGN(const RankAddress mine, listeners_.open(session.place().address, group_.transport != Transport::tcp, group_.resolver));
   const std::string key = "elrun/comm/addresses" + (group_.name.empty() ? group_.name : "/" + group_.name);
   ELRUN_TRY_ASSIGN(const auto published, session.store().all_gather(key, me.rank, me.world, as_bytes(encode(mine)), group_.deadline));
+  PeerNames names{clock_, group_.deadline, group_.resolver};
   std::vector<Rank> local;
   for (Peer& peer : peers_) {
     ELRUN_TRY_ASSIGN(const RankAddress its, decode_rank_address(peer.rank, as_text(published[peer.rank.value()])));
@@ -97,8 +99,7 @@ Result<std::unique_ptr<Lanes>> Connector::publish(Session& session) {
                   .both_listen = !mine.socket.empty() && !its.socket.empty()};
     if (connects_by_unix_socket(peer.facts)) local.push_back(peer.rank);
     if (peer.rank < me.rank) {
-      ELRUN_TRY_ASSIGN(const auto found, resolve(its.host, its.port));
-      peer.address = found.front();
+      ELRUN_TRY_ASSIGN(peer.addresses, names.find(its));
       if (connects_by_unix_socket(peer.facts)) peer.unix_address = abstract_address(its.socket);
     }
   }
@@ -153,8 +154,8 @@ void Connector::fail_for_the_unreachable() {
   if (silent.empty()) return;
   const Peer& first = peers_[silent.front().value()];
   events_.failed(
-      unreachable_peer(first.rank, fmt::format("no connection to {} in {} s{}{}", to_string(first.address), Timeouts{}.peer_silence / 1s,
-                                               first.last_problem.empty() ? "" : ": ", first.last_problem) +
+      unreachable_peer(first.rank, fmt::format("no connection to {} in {} s{}{}", to_string(first.addresses.front()),
+                                               Timeouts{}.peer_silence / 1s, first.last_problem.empty() ? "" : ": ", first.last_problem) +
                                        (silent.size() > 1 ? "; nor to others: " + list_ranks(silent) : "")));
 }
 
@@ -237,7 +238,7 @@ void Connector::hear(Fd fd, int family) {
 // --- dialling lower ranks ---
 
 void Connector::dial(Peer& peer) {
-  const SocketAddress& to = connects_by_unix_socket(peer.facts) ? peer.unix_address : peer.address;
+  const SocketAddress& to = connects_by_unix_socket(peer.facts) ? peer.unix_address : peer.addresses.front();
   auto fd = connect_begin(to);
   if (!fd.ok()) return not_reached(peer, fd.failure());
   if (to.family() != AF_UNIX) set_no_delay(fd->get());
@@ -260,6 +261,7 @@ void Connector::dial(Peer& peer) {
 void Connector::not_reached(Peer& peer, const Failure& why) {
   if (connects_by_unix_socket(peer.facts) && (why.code == Code::unreachable || why.code == Code::not_permitted))
     peer.facts.same_network = Known::no;
+  else std::ranges::rotate(peer.addresses, peer.addresses.begin() + 1);  // a name may lead to several, and the peer listen at one
   peer.is_silent = why.code == Code::unreachable || why.code == Code::deadline_passed;
   dial_later(peer, why.what);
 }
@@ -281,7 +283,7 @@ void Connector::introduce(const PendingHandle& host, Peer& peer) {
         return events_.failed({.code = Code::refused,
                                .remedy = Remedy::abort_group,
                                .what = fmt::format("the process that answers as rank {} at {} does not have this generation's key",
-                                                   peer.rank.value(), to_string(peer.address)),
+                                                   peer.rank.value(), to_string(peer.addresses.front())),
                                .peer = peer.rank});
       }
       const Sha256 proof = proof_of(Role::dialer, group_.key, host->said, host->nonce);

@@ -54,6 +54,7 @@ class Connector {
     Duration handshake = 10s;  ///< Of each one, so that a half-open connection costs little.
     Duration connect;          ///< Of all that `begin` does: then every peer has published its address.
     Deadline deadline;         ///< Of `publish` too, which waits for peers that come late.
+    Resolver resolver = resolve;
   };
   Connector(boost::asio::io_context& loop, Group group, PeerStates& states, Events events);
 
@@ -68,8 +69,8 @@ class Connector {
  private:
   struct Peer {
     Rank rank{};
-    SocketAddress address;       // of lower ranks
-    SocketAddress unix_address;  // likewise, where they listen for ranks of their host
+    std::vector<SocketAddress> addresses;  // of lower ranks; the first is dialled next
+    SocketAddress unix_address;            // likewise, where they listen for ranks of their host
     PairFacts facts;
     std::string last_problem;  // why it is not connected yet
     bool is_silent = false;    // its host did not answer when it was dialled last

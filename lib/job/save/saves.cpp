@@ -276,7 +276,9 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
   ELRUN_TRY(claim(step));
   std::uint64_t aux_bytes = 0;
   for (const Aux& a : aux) aux_bytes += a.bytes.size();
-  const MakeRoom room = removes_old ? MakeRoom{EarlierSaves::all_over, options_.keep} : MakeRoom{EarlierSaves::may_go_on};
+  // A ckptd whose line was lost may still commit a save of this step that it had been given.
+  const EarlierSaves earlier = options_.async ? EarlierSaves::are_over : EarlierSaves::all_over;
+  const MakeRoom room = removes_old ? MakeRoom{earlier, options_.keep} : MakeRoom{EarlierSaves::may_go_on};
   const auto begun = leaders<SaveTicket>([&] { return checkpointer_.begin_save(step, aux_bytes, room); }, decode_save_ticket);
   if (!begun.ok()) {
     // The fence or a directory is gone. The next save claims another fence, where this is still the root that it was.

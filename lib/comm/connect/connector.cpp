@@ -261,7 +261,9 @@ void Connector::dial(Peer& peer) {
 void Connector::not_reached(Peer& peer, const Failure& why) {
   if (connects_by_unix_socket(peer.facts) && (why.code == Code::unreachable || why.code == Code::not_permitted))
     peer.facts.same_network = Known::no;
-  else std::ranges::rotate(peer.addresses, peer.addresses.begin() + 1);  // a name may lead to several, and the peer listen at one
+  else
+    std::rotate(peer.addresses.begin(), peer.addresses.begin() + 1,
+                peer.addresses.end());  // a name may lead to several, and the peer listen at one
   peer.is_silent = why.code == Code::unreachable || why.code == Code::deadline_passed;
   dial_later(peer, why.what);
 }

@@ -10,6 +10,7 @@ are planted, and each has to be found.
 import argparse
 import fnmatch
 import json
+import os
 import re
 import shlex
 import shutil
@@ -86,7 +87,7 @@ def let_in(tree, rules):
     names = []
     if shutil.which("git"):
         names = subprocess.run(["git", "-C", str(tree), "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True, text=True).stdout.split("\0")[:-1]
-    names = names or [str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_file()]
+    names = names or [os.path.relpath(Path(folder) / f, tree) for folder, _, files in os.walk(tree) for f in files]
     for name in names:
         parts, decided = name.split("/"), True
         for rule in rules:

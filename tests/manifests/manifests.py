@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tidy"))
-from markdown import documents, read  # noqa: E402
+from markdown import documents, files_below, read  # noqa: E402
 
 
 class Loader(yaml.SafeLoader):
@@ -62,12 +62,6 @@ class Pod:
         return f"{self.owner.where}: {self.owner.kind} {self.owner.name}: {self.path}"
 
 
-def files_of(tree):
-    """Every YAML file of the tree, but for builds and hidden folders."""
-    found = [path for pattern in ("*.yaml", "*.yml") for path in tree.rglob(pattern)]
-    return sorted(p for p in found if not any(part.startswith((".", "build")) for part in p.relative_to(tree).parts))
-
-
 @lru_cache(maxsize=None)
 def load(text, where):
     """The objects of a file, and what keeps it from being read. They are shared, and nobody changes them: a planted mistake is in another text."""
@@ -89,7 +83,7 @@ def load_all(tree, instead=None, more=()):
     for path in more:
         found, wrong = load(path.read_text(encoding="utf-8"), str(path))
         manifests, problems = manifests + found, problems + wrong
-    for path in files_of(tree):
+    for path in files_below(tree, ".yaml", ".yml"):
         name = str(path.relative_to(tree))
         found, wrong = load(instead.get(name) or path.read_text(encoding="utf-8"), name)
         manifests, problems = manifests + found, problems + wrong

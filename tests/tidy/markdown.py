@@ -7,13 +7,18 @@ from pathlib import Path
 FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})(.*)$")
 
 
-def documents(tree):
-    """Every *.md file below `tree`, but for builds, hidden folders and what a build has downloaded or made."""
+def files_below(tree, *endings):
+    """Every file below `tree` that ends so, but for builds, hidden folders and what a build has downloaded or made.
+    A folder that another test removes meanwhile is no error: its files are gone."""
     found = []
     for folder, names, files in os.walk(tree):
         names[:] = sorted(n for n in names if not n.startswith((".", "build")) and n != "__pycache__")
-        found += [Path(folder) / f for f in sorted(files) if f.endswith(".md")]
+        found += [Path(folder) / f for f in sorted(files) if f.endswith(endings)]
     return found
+
+
+def documents(tree):
+    return files_below(tree, ".md")
 
 
 class Block:

@@ -109,6 +109,9 @@ TEST_CASE("a save of a later generation has its own time and bound on bytes, alt
   REQUIRE(comes([&] { return std::filesystem::exists(node.root / "ckpt/s000000000010.g00000001.a01"); }));
   Worker looks{node, 1, 10};
   looks.say(SlotWord::settle);
+  Worker refused{node, 1, 10};
+  refused.say(SlotWord::sealed);  // it has begun nothing: ckptd hangs up, and by then it has read the question, for this came later
+  CHECK_FALSE(refused.outcome());
   TestJob next{node.files, 1, 5, small_model(), 1, "run", node.place / "other"};
   REQUIRE(said(next.start()) == "");
   const auto begun = std::chrono::steady_clock::now();

@@ -15,6 +15,7 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/memory_file.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -45,8 +46,7 @@ Result<StagingSlot> StagingSlot::make(std::uint64_t record_bytes, std::uint64_t 
   slot.data_offset_ = padded(slot_page + record_bytes, slot_page);
   const std::uint64_t bytes = padded(slot.data_offset_ + std::max<std::uint64_t>(data_bytes, 1), slot_page);
   if (bytes > slot_bytes_max) return Failure{Code::exhausted, Remedy::fix_config, fmt::format("a staging slot of {} bytes", bytes)};
-  slot.file_ = Fd{::memfd_create("elrun-slot", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-  if (!slot.file_) return from_errno(errno, "make a memory file");
+  ELRUN_TRY_ASSIGN(slot.file_, memory_file("elrun-slot", Bytes{bytes}));
   if (::ftruncate(slot.file(), static_cast<off_t>(bytes)) != 0)
     return from_errno(errno, fmt::format("make a memory file of {} bytes", bytes));
   ELRUN_TRY_ASSIGN(slot.memory_, map_slot(slot.file(), bytes, PROT_READ | PROT_WRITE, 0));

@@ -71,6 +71,7 @@ std::string meaning_of(int code) {
     case 128 + SIGSEGV:
       return "the program accessed memory that it does not own (a segmentation fault); a core dump or a sanitizer build shows where";
     case 128 + SIGTERM: return "asked to end from outside";
+    case 128 + SIGXFSZ: return "a file would have become larger than the limit of its process (ulimit -f)";
     default: return {};
   }
 }

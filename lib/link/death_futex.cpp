@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
+#include "lib/base/memory_file.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -32,8 +33,7 @@ long call_futex(DeathFutexes::Futex& futex, int operation, std::uint32_t value) 
 
 Result<DeathFutexes> DeathFutexes::create(const Path& link, std::uint32_t workers) {
   const auto bytes = static_cast<off_t>(workers * sizeof(Slot));
-  Fd file{::memfd_create(memory_file_name, MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-  if (!file) return from_errno(errno, "make a memory file");
+  ELRUN_TRY_ASSIGN(Fd file, memory_file(memory_file_name, Bytes{static_cast<std::uint64_t>(bytes)}));
   if (const int error = ::posix_fallocate(file.get(), 0, bytes); error != 0) return from_errno(error, "make room in a memory file");
   if (::fcntl(file.get(), F_ADD_SEALS, seals) != 0) return from_errno(errno, "seal a memory file");
   const std::string target = fmt::format("/proc/{}/fd/{}", ::getpid(), file.get());

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,11 +19,13 @@
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/log_limited.hpp"
+#include "lib/base/memory_file.hpp"
 #include "lib/base/mounts.hpp"
 #include "lib/base/printable.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/base/wall_time.hpp"
+#include "tests/support/file_size_limit.hpp"
 #include "tests/support/manual_clock.hpp"
 #include "tests/support/property.hpp"
 
@@ -376,4 +379,23 @@ TEST_CASE("of the combinations of a case a third runs under a sanitizer, with ea
     CHECK(thirds.size() == third);
     CHECK(3 * taken <= first * second * third + 6);
   }
+}
+
+TEST_CASE("a memory file may be sealed, and can never be executed", "[base]") {
+  const Fd file = memory_file("elrun-test", 4_KiB).value();
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);
+  CHECK((seals & F_SEAL_SEAL) == 0);
+  constexpr unsigned noexec_seal = 0x0008;                                   // MFD_NOEXEC_SEAL
+  constexpr int seal_exec = 0x0020;                                          // F_SEAL_EXEC
+  if (!Fd{::memfd_create("elrun-test", MFD_CLOEXEC | noexec_seal)}) return;  // before Linux 6.3
+  CHECK((seals & seal_exec) != 0);
+}
+
+TEST_CASE("a memory file that could not get its size is refused, with the limit", "[base]") {
+  const test::FileSizeLimit limit{1_MiB};
+  CHECK(memory_file("elrun-test", 1_MiB).ok());
+  const auto refused = memory_file("elrun-test", Bytes{(1 << 20) + 1});
+  REQUIRE(!refused.ok());
+  CHECK(refused.failure().code == Code::no_space);
+  CHECK_THAT(refused.failure().what, Catch::Contains("1048577 bytes") && Catch::Contains("ulimit -f"));
 }

@@ -18,6 +18,7 @@
 #include "lib/base/crc32c.hpp"
 #include "lib/link/request_store.hpp"
 #include "tests/support/checkpoint_job.hpp"
+#include "tests/support/file_size_limit.hpp"
 #include "tests/support/shared_files.hpp"
 
 namespace elrun::test {
@@ -223,6 +224,11 @@ TEST_CASE("a slot is read in the state that its reader waits for, and only from 
   REQUIRE(::ftruncate(loose.get(), 8192) == 0);
   CHECK(!SlotView::open(std::move(loose)).ok());
   CHECK(!SlotView::open(Fd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}).ok());
+}
+
+TEST_CASE("a staging slot that is larger than files may be is a failure, and no signal", "[checkpoint][slot]") {
+  const test::FileSizeLimit limit{1_MiB};
+  CHECK(StagingSlot::make(100, 4 << 20).failure().code == Code::no_space);
 }
 
 TEST_CASE("words, outcomes and keys are read as they were written, and nothing else is", "[checkpoint][slot]") {

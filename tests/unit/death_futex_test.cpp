@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/support/catch.hpp"
+#include "tests/support/file_size_limit.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 using namespace elrun;
@@ -79,6 +80,12 @@ TEST_CASE("a wait for a death futex ends when its holder dies, gives it up, or t
   clear_death_futex(futex);
   stops.join();
   CHECK(died == false);
+}
+
+TEST_CASE("death futexes that are larger than files may be are a failure, and no signal", "[death_futex]") {
+  const TemporaryDirectory folder;
+  const elrun::test::FileSizeLimit limit{0_B};
+  CHECK(DeathFutexes::create(Path{folder.path()} / death_futexes_name, 2).failure().code == Code::no_space);
 }
 
 TEST_CASE("what is no sealed memory file is not mapped, and that file cannot be made shorter", "[death_futex]") {

@@ -24,6 +24,7 @@
 #include "lib/comm/shm/lanes.hpp"
 #include "lib/comm/shm/region.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/file_size_limit.hpp"
 #include "tests/support/property.hpp"
 
 using namespace elrun;
@@ -66,6 +67,12 @@ TEST_CASE("shared memory is written by one, and read by others", "[shared_memory
     { const SharedMemory gone = std::move(const_cast<SharedMemory&>(mine)); }
     CHECK(theirs.data()[8191] == std::byte{9});
   }
+}
+
+TEST_CASE("shared memory that is larger than files may be is a failure, and no signal", "[shared_memory]") {
+  const test::FileSizeLimit limit{1_MiB};
+  CHECK(SharedMemory::make(1_MiB).ok());
+  CHECK(SharedMemory::make(4_MiB).failure().code == Code::no_space);
 }
 
 TEST_CASE("what is no sealed memory of the promised size is not mapped", "[shared_memory]") {

@@ -11,6 +11,7 @@
 
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/memory_file.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -60,8 +61,7 @@ Result<SharedMemory> SharedMemory::make_returnable(Bytes size) { return make(siz
 
 Result<SharedMemory> SharedMemory::make(Bytes size, bool returnable) {
   ELRUN_ASSERT(size > 0_B);
-  Fd file{::memfd_create("elrun", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-  if (!file) return from_errno(errno, "make a memory file");
+  ELRUN_TRY_ASSIGN(Fd file, memory_file("elrun", size));
   ELRUN_TRY(get_pages(file.get(), size.value()));
   ELRUN_TRY_ASSIGN(const auto bytes, map(file.get(), size.value(), PROT_READ | PROT_WRITE));
   SharedMemory memory{std::move(file), bytes};

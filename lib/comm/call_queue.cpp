@@ -1,4 +1,7 @@
 #include "lib/comm/call_queue.hpp"
+
+#include <exception>
+
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
@@ -75,6 +78,15 @@ Result<void> CallQueue::result_of(const Work& work) {
   return work.state_->result;
 }
 
+/// Nobody catches what leaves a thread: the process would end.
+Result<void> CallQueue::make(const Call& call) try { return call(); } catch (const std::exception& error) {
+  Failure failure{.code = Code::exhausted,
+                  .remedy = Remedy::exit_process,
+                  .what = fmt::format("a call was left half way by an exception: {}", error.what())};
+  if (broken_) broken_(failure);
+  return failure;
+}
+
 void CallQueue::run() {
   std::unique_lock lock{mutex_};
   for (;;) {
@@ -84,7 +96,7 @@ void CallQueue::run() {
     waiting_.pop_front();
     running_ = true;
     lock.unlock();
-    Result<void> result = entry.call();
+    Result<void> result = make(entry.call);
     // First idle, then done: who has waited for a call finds the thread free.
     lock.lock();
     running_ = false;

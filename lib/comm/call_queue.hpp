@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include <elrun/process_group.hpp>
 
@@ -37,7 +38,11 @@ class WorkPromise {
 class CallQueue {
  public:
   using Call = std::function<Result<void>()>;
+  using Broken = std::function<void(const Failure&)>;
 
+  CallQueue() = default;
+  /// `broken` is called on the queue's thread when a call there threw: it was left half way, and its peers wait. The call fails with `exhausted`.
+  explicit CallQueue(Broken broken) : broken_{std::move(broken)} {}
   ~CallQueue();
   /// Behind all that were begun. Fails at once with `exhausted` when too many wait. Throws when its thread cannot be started; then nothing was begun.
   Work begin(Call call);
@@ -56,8 +61,10 @@ class CallQueue {
   };
   bool idle();
   static Result<void> result_of(const Work& work);
+  Result<void> make(const Call& call);
   void run();
 
+  const Broken broken_{};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Entry> waiting_;

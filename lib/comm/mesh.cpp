@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <thread>
 
 #include <fmt/format.h>
@@ -19,9 +20,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/system/system_error.hpp>
 
 #include "lib/base/assert.hpp"
 #include "lib/base/clock.hpp"
+#include "lib/base/failure.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/comm/call_monitor.hpp"
 #include "lib/comm/connect/connector.hpp"
@@ -279,7 +282,8 @@ Mesh::~Mesh() {
   else (void)new std::shared_ptr<State>{std::move(state_)};  // NOLINT(bugprone-unhandled-exception-at-new)
 }
 
-Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& group) {
+/// Where the system gives no descriptor or no thread, Asio or the standard library throws.
+Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& group) try {
   const auto state = std::make_shared<State>(session.place(), group);
   std::unique_ptr<Mesh> mesh{new Mesh{state}};
   // From the first moment: a generation that ends while its members connect ends their waiting too.
@@ -288,6 +292,10 @@ Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& gr
   });
   ELRUN_TRY(state->connect(session));
   return mesh;
+} catch (const boost::system::system_error& error) {
+  return from_errno(error.code().value(), "make a process group");
+} catch (const std::system_error& error) {
+  return from_errno(error.code().value(), "make a process group");
 }
 
 Result<void> Mesh::check_owner() const {

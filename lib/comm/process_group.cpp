@@ -73,7 +73,7 @@ class ProcessGroup::Impl {
         part_{std::move(part)},
         collectives_{std::move(collectives)},
         device_{std::move(device)},
-        calls_{std::make_unique<CallQueue>()} {}
+        calls_{std::make_unique<CallQueue>([this](const Failure& why) { revoke(why); })} {}
 
   ~Impl() {
     if (!calls_->started()) return;

@@ -5,7 +5,9 @@
 #include <pthread.h>
 
 #include <latch>
+#include <new>
 #include <span>
+#include <string>
 #include <system_error>
 #include <vector>
 
@@ -85,6 +87,18 @@ TEST_CASE("a call whose thread cannot be started was not begun", "[process_group
   CHECK(thrown);
   CHECK(queue.begin(call).wait(deadline_in(60s)).ok());
   CHECK(done == 1);
+}
+
+TEST_CASE("a call that throws on the queue's thread is a failure, of which the owner hears", "[process_group]") {
+  std::string heard;
+  CallQueue queue{[&](const Failure& why) { heard = why.what; }};
+  const auto failed = queue.begin([]() -> Result<void> { throw std::bad_alloc{}; }).wait(deadline_in(60s));
+  REQUIRE(!failed.ok());
+  CHECK(failed.failure().code == Code::exhausted);
+  CHECK(failed.failure().remedy == Remedy::exit_process);
+  CHECK_THAT(failed.failure().what, Catch::Contains("bad_alloc"));
+  CHECK(heard == failed.failure().what);
+  CHECK(queue.begin([] { return Result<void>{}; }).wait(deadline_in(60s)).ok());
 }
 
 TEST_CASE("what is under way ends with its group, and by revocation", "[process_group]") {

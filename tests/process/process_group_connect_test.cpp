@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -186,6 +187,36 @@ TEST_CASE("a rank that lacks descriptors of its own calls no peer unreachable", 
     complaints(group.failure().what.find("Too many open files") != std::string::npos, message(group.failure()));
   });
   CHECK(complaints.all() == "");
+}
+
+TEST_CASE("a group for which the system has no descriptor or no thread is a failure", "[process_group]") {
+  LocalWorld local{2};
+  SECTION("descriptor") {
+    rlimit before{};
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit none{0, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+    const auto group = ProcessGroup::join(local.session(0), patient);
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    REQUIRE(!group.ok());
+    CHECK(group.failure().code == Code::exhausted);
+    CHECK_THAT(group.failure().what, Catch::Contains("make a process group: Too many open files"));
+  }
+  SECTION("thread") {
+    pthread_attr_t usual, huge;
+    REQUIRE(::pthread_getattr_default_np(&usual) == 0);
+    REQUIRE(::pthread_attr_init(&huge) == 0);
+    REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50) == 0);  // no machine has room for it
+    Complaints complaints;
+    local.run([&](std::uint32_t, Session& session) {
+      Spy spy{session, [&](const std::vector<Store::Value>&) { ::pthread_setattr_default_np(&huge); }};
+      const auto group = ProcessGroup::join(spy, patient);
+      if (group.ok()) return complaints(false, "joined");
+      complaints(group.failure().what.find("make a process group") != std::string::npos, message(group.failure()));
+    });
+    REQUIRE(::pthread_setattr_default_np(&usual) == 0);
+    CHECK(complaints.all() == "");
+  }
 }
 
 TEST_CASE("connections of outsiders cost the acceptor nothing", "[process_group]") {

@@ -9,7 +9,7 @@ elrun_executable(reducing_worker SOURCES process/programs/reducing_worker.cpp LI
 set_target_properties(reducing_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 elrun_test(process_group_test
   SOURCES process/process_group_test.cpp process/process_group_async_test.cpp process/process_group_connect_test.cpp
-          process/process_group_failure_test.cpp process/played_peer_test.cpp
+          process/process_group_failure_test.cpp process/process_group_user_test.cpp process/played_peer_test.cpp
   LINK elrun::comm LABELS process TIMEOUT 300)
 add_dependencies(process_group_test reducing_worker)
 # Once as it comes, which is through memory on one host, and once over TCP.

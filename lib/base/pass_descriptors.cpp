@@ -33,6 +33,10 @@ Result<void> send_with(int socket, std::span<const std::byte> bytes, std::span<c
     std::memcpy(CMSG_DATA(control), files.data(), files.size_bytes());
   }
   const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0 && errno == ETOOMANYREFS)
+    return Failure{
+        Code::exhausted, Remedy::fix_config,
+        "this user's processes have passed each other more descriptors that were not taken yet than one of them may open: raise the limit of open files (ulimit -n)"};
   if (sent < 0) return from_errno(errno, "pass a descriptor");
   if (static_cast<std::size_t>(sent) != bytes.size()) return from_errno(EMSGSIZE, "pass a descriptor");
   return {};

@@ -29,6 +29,7 @@ namespace {
 constexpr std::size_t guests_max = 4096;  // accepted connections that have not proved the key
 constexpr Duration guest_turn = 500ms;    // after that, one of them goes when another waits for its place
 constexpr Duration redial_most = 500ms;
+constexpr int refusals_most = 4;  // of a rank's descriptors for one peer: then it offers that peer no memory
 
 /// What two ranks of one host send each other after they have proved the key. Then each says whether it can use the other's memory.
 struct MemoryOffer {
@@ -326,12 +327,16 @@ void Connector::proved(const PendingHandle& pending, Peer& peer) {
 }
 
 void Connector::offer_memory(const PendingHandle& proved, Peer& peer) {
-  const auto offer = lanes_ != nullptr ? lanes_->offer(peer.rank) : Lanes::Offer{};
+  const bool offers = lanes_ != nullptr && peer.refusals < refusals_most;
+  const auto offer = offers ? lanes_->offer(peer.rank) : Lanes::Offer{};
   const MemoryOffer words{.size = offer.size.value()};
   const std::array<int, 3> files{offer.region, offer.doorbell, offer.post};
-  const auto sent = send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}),
-                              std::span{files}.first(lanes_ != nullptr ? files.size() : 0));
-  if (!sent.ok()) return give_up(proved, peer, sent.failure().what);
+  const auto sent =
+      send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}), std::span{files}.first(offers ? files.size() : 0));
+  if (!sent.ok()) {
+    if (sent.failure().code == Code::exhausted) ++peer.refusals;
+    return give_up(proved, peer, sent.failure().what);
+  }
   proved->socket->async_wait(StreamSocket::wait_read, [this, proved, &peer](const ErrorCode& error) {
     if (stopped_) return dismiss(proved);
     if (error) return give_up(proved, peer, "it closed the connection");
@@ -368,7 +373,7 @@ void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
       if (states_.has_connected(peer.rank)) return dismiss(proved);
       const bool both = proved->mine == Verdict::usable && proved->theirs == Verdict::usable;
       if (!both && proved->mine == Verdict::usable) {
-        peer.last_problem = "it could not map this rank's memory";
+        if (peer.refusals < refusals_most) peer.last_problem = "it could not map this rank's memory";
         lanes_->forget(peer.rank);
       }
       peer.facts.same_network = Known::yes;

@@ -74,6 +74,7 @@ class Connector {
     PairFacts facts;
     std::string last_problem;  // why it is not connected yet
     bool is_silent = false;    // its host did not answer when it was dialled last
+    int refusals = 0;          // how often the system would not pass this rank's descriptors to it
   };
   struct Pending;  // a connection that has not proved the key yet
   using PendingHandle = std::shared_ptr<Pending>;

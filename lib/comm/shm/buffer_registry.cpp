@@ -49,27 +49,39 @@ Result<const SharedMemory*> PeerBuffers::find(std::uint64_t number) {
   for (;;) {
     const auto known = std::ranges::find(views_, number, &View::number);
     if (known != views_.end()) return &known->memory;
-    Shown words;
-    std::array<Fd, 1> file;
-    const auto came = receive_with(post_.get(), std::as_writable_bytes(std::span{&words, 1}), file);
-    if (!came.ok() && came.failure().code == Code::exhausted) return came.failure();
-    if (!came.ok() || !file[0] || views_.size() == shared_max) {
+    ELRUN_TRY_ASSIGN(const bool came, take(number));
+    if (!came)
       return Failure{.code = Code::protocol,
                      .remedy = Remedy::abort_group,
                      .what = fmt::format("rank {} posted a chunk of a buffer that it has not shown", whose_.value()),
                      .peer = whose_};
-    }
-    // One that is passed over may be gone already.
-    auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size},
-                                   words.number == number ? SharedMemory::Pages::now : SharedMemory::Pages::when_read);
-    if (!view.ok()) {
-      Failure failure = std::move(view).failure();
-      failure.what = fmt::format("a buffer that rank {} shares: {}", whose_.value(), failure.what);
-      failure.peer = whose_;
-      return failure;
-    }
-    views_.push_back({words.number, std::move(*view)});
   }
+}
+
+Result<void> PeerBuffers::take_all() {
+  for (;;) {
+    ELRUN_TRY_ASSIGN(const bool came, take(0));  // no buffer has this number
+    if (!came) return {};
+  }
+}
+
+Result<bool> PeerBuffers::take(std::uint64_t wanted) {
+  Shown words;
+  std::array<Fd, 1> file;
+  const auto came = receive_with(post_.get(), std::as_writable_bytes(std::span{&words, 1}), file);
+  if (!came.ok() && came.failure().code == Code::exhausted) return came.failure();
+  if (!came.ok() || !file[0] || views_.size() == shared_max) return false;
+  // One that is passed over may be gone already.
+  auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size},
+                                 words.number == wanted ? SharedMemory::Pages::now : SharedMemory::Pages::when_read);
+  if (!view.ok()) {
+    Failure failure = std::move(view).failure();
+    failure.what = fmt::format("a buffer that rank {} shares: {}", whose_.value(), failure.what);
+    failure.peer = whose_;
+    return failure;
+  }
+  views_.push_back({words.number, std::move(*view)});
+  return true;
 }
 
 }  // namespace elrun::inline v0

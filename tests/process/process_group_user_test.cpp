@@ -1,0 +1,87 @@
+// Groups of an ordinary user, whose processes may have only so many descriptors on their way to each other.
+
+#include <elrun/process_group.hpp>
+
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/process_groups.hpp"
+
+using namespace elrun;
+using namespace elrun::test;
+
+namespace {
+
+constexpr rlim_t descriptors = 450;  // also: how many may be on their way
+
+/// In a process of a user who has no privileges and no other processes. `body` returns complaints.
+template <class Body>
+bool is_well_as_ordinary_user(Body body) {
+  // Over TCP no descriptors are passed. What this would send counts against the same program beside it where both are of one user.
+  if (std::getenv("ELRUN_TRANSPORT") != nullptr) return true;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit few{descriptors, descriptors};
+    const auto user = static_cast<uid_t>(100'000 + ::getpid());
+    // Where root may not become another one, it is root of a user namespace alone, and has no privileges here.
+    (void)!::setresuid(user, user, user);
+    const std::string complaints = ::setrlimit(RLIMIT_NOFILE, &few) == 0 ? body() : "the limit stays";
+    std::fputs(complaints.c_str(), stderr);
+    ::_exit(complaints.empty() ? 0 : 1);
+  }
+  int status = -1;
+  return ::waitpid(child, &status, 0) == child && status == 0;
+}
+
+/// As many copies of one descriptor as a message takes, which nobody takes out of it.
+void send_many(int socket) {
+  std::array<int, 250> files{};
+  files.fill(socket);
+  std::byte word{};
+  iovec piece{&word, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof files)> room{};
+  msghdr message{.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.data(), .msg_controllen = room.size()};
+  cmsghdr* const control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(sizeof files);
+  std::memcpy(CMSG_DATA(control), files.data(), sizeof files);
+  (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace
+
+TEST_CASE("ranks share more buffers than a user may have descriptors under way, and split afterwards", "[process_group]") {
+  CHECK(is_well_as_ordinary_user([] {
+    return run_group(3, [](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+      std::vector<SharedBuffer> buffers;
+      for (int i = 0; i < 90; ++i) buffers.push_back(SharedBuffer::make(64_KiB).value());
+      for (const SharedBuffer& buffer : buffers) complaints.must(group.share(buffer), "share");
+      const auto part = group.split(0, 0);
+      complaints(part.ok(), part.ok() ? "" : message(part.failure()));
+      for (const SharedBuffer& buffer : buffers) {
+        std::ranges::fill(buffer.bytes(), static_cast<std::byte>(rank == 1 ? 7 : 0));
+        complaints.must(group.broadcast(buffer.bytes(), Rank{1}), "broadcast");
+        complaints(buffer.bytes().back() == std::byte{7}, "other bytes");
+      }
+    });
+  }));
+}
+
+TEST_CASE("ranks that can pass each other no descriptors use frames", "[process_group]") {
+  CHECK(is_well_as_ordinary_user([] {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return std::string{"no sockets"};
+    for (int i = 0; i < 2; ++i) send_many(ends[0]);
+    return run_group(2, [](std::uint32_t, ProcessGroup& group, Complaints& complaints) { complaints.must(group.barrier(), "barrier"); });
+  }));
+}

@@ -11,15 +11,18 @@
 
 #include <fmt/format.h>
 
+#include "launcher/output/log_place.hpp"
 #include "launcher/report/error_record.hpp"
 #include "launcher/report/failure_report.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr std::size_t last_ranks_told = 3;
 constexpr std::size_t incidents_told = 8;  // the newest; the event log has more
+constexpr Duration error_file_limit = 1s;  // it may be on a server that is away, and the loop has workers to end
 
 bool written_whole(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -35,6 +38,12 @@ void write_termination_log(const Path& path, const FailedJob& job) {
   const Fd file{
       ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NONBLOCK)};  // Kubernetes makes it; where it is missing, nothing reads it
   if (file) written_whole(file.get(), failure_json(job, termination_message_max - 1) + "\n");
+}
+
+Result<void> write_error_file(const Path& path, std::string_view record) {
+  const Fd file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644)};
+  if (file && written_whole(file.get(), record)) return {};
+  return from_errno(errno, fmt::format("write TORCHELASTIC_ERROR_FILE ({})", path.native()));
 }
 
 }  // namespace
@@ -210,9 +219,12 @@ int Reporter::finished(const Finish& finish, bool tells_all, const Ledger& ledge
     } else {
       root = job.deaths.front();
     }
-    const Fd file{::open(files_.error_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644)};
-    if (!file || !written_whole(file.get(), error_record_of(root) + "\n"))
-      log_.warning(message(from_errno(errno, fmt::format("write TORCHELASTIC_ERROR_FILE ({})", files_.error_file.native()))));
+    const auto written = LogPlace{error_file_limit}.ask<Result<void>>(
+        [path = files_.error_file, record = error_record_of(root) + "\n"] { return write_error_file(path, record); });
+    if (!written)
+      log_.warning(fmt::format("TORCHELASTIC_ERROR_FILE ({}) has not answered within {}: the root cause is missing there",
+                               files_.error_file.native(), for_people(error_file_limit)));
+    else if (!written->ok()) log_.warning(message(written->failure()));
   }
   return job.returned;
 }

@@ -236,3 +236,14 @@ TEST_CASE("a worker dies while the leader is stuck in the removal of old checkpo
   CHECK(ended.code == 0);
   CHECK(ended.state == undisturbed);
 }
+
+TEST_CASE("an agent whose own error file hangs ends, and says that the root cause is missing there", "[crashlab]") {
+  const Folder folder;
+  auto environment = hanging(folder / "away", 1);
+  environment["TORCHELASTIC_ERROR_FILE"] = folder / "away/error.json";
+  const auto job = start("elrun", {"--no_python", "/bin/sh", "-c", "exit 3"}, environment);
+  const Ended ended = finish(*job);
+  INFO(ended.output);
+  CHECK(ended.code == 3);
+  CHECK(ended.says("error.json) has not answered within 1.0 s: the root cause is missing there"));
+}

@@ -207,6 +207,29 @@ TEST_CASE("nothing travels through memory to a peer that could not attach this r
   CHECK(got[1] != data);  // frames bring it
 }
 
+TEST_CASE("a call that finds no slot names the rank that has not taken what earlier calls put there", "[shared_memory]") {
+  const Generation generation{1, {{5, 6}}};
+  std::array<std::unique_ptr<Lanes>, 3> lanes;
+  for (std::uint32_t r = 0; r < 3; ++r) lanes[r] = Lanes::make({generation, Rank{r}, WorldSize{3}}, {Rank{0}, Rank{1}, Rank{2}}).value();
+  for (const auto& [to, from] : {std::pair{0u, 1u}, {1u, 0u}, {0u, 2u}}) {
+    const auto offer = lanes[from]->offer(Rank{to});
+    REQUIRE(lanes[to]->attach(Rank{from}, copy_of(offer.region), offer.size, copy_of(offer.doorbell), copy_of(offer.post)).ok());
+  }
+  const std::vector<std::byte> data(100, std::byte{4});
+  std::vector<std::byte> got(100);
+  const std::vector<SendList> nothing(3), to_both{{}, {data}, {data}}, to_one{{}, {data}, {}};
+  std::vector<ReceiveList> none(3), receives(3);
+  receives[0].push_back(got);
+  for (int slots = 12; slots > 0; --slots) {
+    REQUIRE(lanes[0]->transfer(to_both, none, {}, 60s).ok());
+    REQUIRE(lanes[1]->transfer(nothing, receives, {}, 60s).ok());
+  }
+  const auto late = lanes[0]->transfer(to_one, none, Rank{1}, 30ms);
+  CHECK(late.failure().code == Code::deadline_passed);
+  CHECK(late.failure().peer == Rank{2});
+  CHECK_THAT(late.failure().what, Catch::Contains("missing: rank 2"));
+}
+
 TEST_CASE("what a peer posted before it went counts; what it owes is missed at once", "[shared_memory]") {
   const Generation generation{1, {{5, 6}}};
   const std::vector<Rank> both{Rank{0}, Rank{1}};

@@ -61,11 +61,17 @@ Result<void> ListTransfer::wait(const CallLimit& limit) {
                std::ranges::any_of(streams(), [&](const Stream& stream) { return !stream.left.done() && can_give(stream); });
       },
       [&](const PeerLane& peer) {
-        return !peer.pending.done() || std::ranges::any_of(streams(), [&](const Stream& stream) {
+        return !peer.pending.done() || holds_slots(peer) || std::ranges::any_of(streams(), [&](const Stream& stream) {
           return !stream.left.done() && std::ranges::find(stream.to, &peer) != stream.to.end() &&
                  peer.in_flight() >= most_in_flight(stream);
         });
       });
+}
+
+/// Something waits for a slot, and this peer has not taken what earlier calls put there. One that is lost holds none.
+bool ListTransfer::holds_slots(const PeerLane& peer) {
+  return peer.in_flight() > 0 && !peer.is_lost() && lanes_.slots().free() == nullptr &&
+         std::ranges::any_of(streams(), [&](const Stream& stream) { return !stream.left.done() && !next_shared(stream); });
 }
 
 bool ListTransfer::same(std::span<const SendPiece> a, std::span<const SendPiece> b) {

@@ -42,6 +42,7 @@ class ListTransfer {
   void give_slot(Stream& stream, RegionSlot& slot);
   void take_own(const SendList& from, const ReceiveList& to);
   Result<void> wait(const CallLimit& limit);
+  [[nodiscard]] bool holds_slots(const PeerLane& peer);
 
   LaneSet& lanes_;
   std::vector<Stream> streams_;

@@ -284,7 +284,8 @@ Mesh::~Mesh() {
 
 /// Where the system gives no descriptor or no thread, Asio or the standard library throws.
 Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& group) try {
-  const auto state = std::make_shared<State>(session.place(), group);
+  // Not make_shared: the session keeps a weak pointer for as long as the generation lasts, and that would keep the memory of all this.
+  const std::shared_ptr<State> state{new State{session.place(), group}};
   std::unique_ptr<Mesh> mesh{new Mesh{state}};
   // From the first moment: a generation that ends while its members connect ends their waiting too.
   session.on_generation_over([weak = std::weak_ptr<State>{state}](const Failure& why) {

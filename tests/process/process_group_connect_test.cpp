@@ -3,6 +3,7 @@
 #include <elrun/process_group.hpp>
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -217,6 +218,18 @@ TEST_CASE("a group for which the system has no descriptor or no thread is a fail
     REQUIRE(::pthread_setattr_default_np(&usual) == 0);
     CHECK(complaints.all() == "");
   }
+}
+
+TEST_CASE("a group that is gone leaves its session little more than the word that it was there", "[process_group]") {
+  LocalWorld local{1};
+  const auto join_and_leave = [&](int groups) {
+    for (int i = 0; i < groups; ++i) REQUIRE(ProcessGroup::join(local.session(0), patient).ok());
+  };
+  constexpr int groups = 1000;
+  join_and_leave(groups);
+  const std::size_t before = ::mallinfo2().uordblks;
+  join_and_leave(groups);
+  CHECK((::mallinfo2().uordblks - before) / groups < 300);
 }
 
 TEST_CASE("connections of outsiders cost the acceptor nothing", "[process_group]") {

@@ -326,7 +326,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::make(const NcclLibra
                                        group.place.device.index),
                    .rank = group.place.me.rank,
                    .generation = group.place.me.generation};
-  std::unique_ptr<NcclCommunicator> made{new NcclCommunicator{std::make_shared<Owner>(nccl, std::move(group))}};
+  // Not make_shared: a weak pointer stays for as long as the generation lasts, and that would keep the owner's memory.
+  std::unique_ptr<NcclCommunicator> made{new NcclCommunicator{std::shared_ptr<Owner>{new Owner{nccl, std::move(group)}}}};
   ELRUN_TRY(made->owner_->begin());
   return made;
 }

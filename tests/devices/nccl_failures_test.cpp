@@ -1,5 +1,7 @@
 // How device collectives end that cannot succeed: generations that are over, deadlines, peers that never come, other orders of calls, storms of aborts.
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
@@ -55,6 +57,21 @@ TEST_CASE("a world is rebuilt again and again and leaves nothing behind", "[nccl
   CHECK((before.communicators == 0 && after.communicators == 0));
   CHECK(after.devices == before.devices);
   CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("a communicator for whose owner there is no thread is a failure", "[nccl]") {
+  REQUIRE(whole_generation(1) == "");
+  LocalWorld local{1};
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  pthread_attr_t usual, huge;
+  REQUIRE(::pthread_getattr_default_np(&usual) == 0);
+  REQUIRE(::pthread_attr_init(&huge) == 0);
+  REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50) == 0);  // no machine has room for it
+  REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+  const auto group = ProcessGroup::join(local.session(0), device_options(0));
+  REQUIRE(::pthread_setattr_default_np(&usual) == 0);
+  REQUIRE(!group.ok());
+  CHECK(group.failure().what.find("start the thread of a communicator of NCCL") != std::string::npos);
 }
 
 TEST_CASE("when the generation is over, calls that wait for a peer end, their streams drain, and the next generation works", "[nccl]") {

@@ -56,7 +56,11 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
         if (const auto alive = weak.lock()) alive->revoke(why);
       });
     }
-    thread_ = quiet_thread([self = shared_from_this()] { self->run(); });
+    try {
+      thread_ = quiet_thread([self = shared_from_this()] { self->run(); });
+    } catch (const std::system_error& error) {
+      return from_errno(error.code().value(), "start the thread of a communicator of NCCL");
+    }
     return answer_of(group_.connect, "making the communicator", [this](Duration most) { return mailbox_.wait_until_made(most); });
   }
 

@@ -26,6 +26,7 @@
 #include "launcher/death_notice.hpp"
 #include "launcher/http/status_command.hpp"
 #include "launcher/output/log_json.hpp"
+#include "launcher/process/descriptors.hpp"
 #include "launcher/process/detached_call.hpp"
 #include "launcher/process/ending_signals.hpp"
 #include "launcher/process/machine.hpp"
@@ -137,6 +138,7 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is an error of that write, no more
   std::signal(SIGXFSZ, SIG_IGN);  // and so is a file at its limit (ulimit -f)
   std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the endings of workers away

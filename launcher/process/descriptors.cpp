@@ -1,8 +1,15 @@
 #include "launcher/process/descriptors.hpp"
 
+#include <fcntl.h>
+
 #include <fmt/format.h>
 
 namespace elrun::inline v0::launcher {
+
+void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);  // it gets the lowest number that is free
+}
 
 const rlimit& descriptors_at_start() {
   static const rlimit at_start = [] {

@@ -8,6 +8,10 @@
 
 namespace elrun::inline v0::launcher {
 
+/// Opens what this process was started without (`>&-`) of standard input, output and error to nowhere. Else the next file or socket has its number,
+/// and what is printed goes there. Before anything is opened.
+void open_standard_streams();
+
 /// With which this process was started. Its workers get the same: there are programs that select, or close all there can be.
 [[nodiscard]] const rlimit& descriptors_at_start();
 

@@ -165,6 +165,18 @@ TEST_CASE("an agent that is killed the moment its directory is there leaves none
   }
 }
 
+TEST_CASE("an agent starts without standard input, output or error, and so do its workers", "[lifecycle]") {
+  const std::string closed = GENERATE("<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-");
+  INFO(closed);
+  TemporaryDirectory directory;
+  const std::string file = directory.path() + "/file";
+  const std::string worker = "echo out && echo err >&2 && echo here > " + file;
+  Job job{
+      {.arguments = {"-c", "exec " + program_path("elrun") + " --no_python /bin/sh -c '" + worker + "' " + closed}, .program = "/bin/sh"}};
+  CHECK(job.wait(patience) == 0);
+  CHECK(fs::exists(file));
+}
+
 TEST_CASE("where no logs are asked for, an attempt's files are gone soon after it", "[lifecycle]") {
   const TemporaryDirectory place;
   // Different codes, so that no attempt waits. The last one has its own directory and that of the attempt before.

@@ -1,6 +1,7 @@
 // Builds clock, log and guard, and hands over; nothing is decided here.
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -101,8 +102,8 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
     return run_ckptd(environment, clock, lines);
   }
   if (const auto* usage = std::get_if<Usage>(&command)) {
-    fmt::print(usage->exit_code == 0 ? stdout : stderr, "{}", usage->text);
     if (usage->exit_code != 0) write_refusal(termination_log, usage->exit_code, usage->exit_code, usage->text, clock);
+    std::fputs(usage->text.c_str(), usage->exit_code == 0 ? stdout : stderr);
     return usage->exit_code;
   }
   const auto* const of_store = std::get_if<StoreOptions>(&command);
@@ -135,6 +136,14 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
   }
 }
 
+// 0 is a promise that what was printed is there, on a full disk too. A reader that went away has all that it wanted.
+int checked_output(int code) {
+  const bool is_lost = std::fflush(stdout) != 0 ? errno != EPIPE : std::ferror(stdout) != 0;
+  if (!is_lost || code != 0) return code;
+  std::fputs("elrun: not all of the output could be written\n", stderr);
+  return exit_code::internal;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -144,7 +153,7 @@ int main(int argc, char** argv) {
   std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the endings of workers away
   hold_ending_signals();
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  const int code = run(arguments, argc > 0 ? argv[0] : "elrun", read_environment());
+  const int code = checked_output(run(arguments, argc > 0 ? argv[0] : "elrun", read_environment()));
   if (launcher::made_detached_call) {
     std::fflush(nullptr);
     std::_Exit(code);

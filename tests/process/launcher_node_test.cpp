@@ -92,6 +92,29 @@ TEST_CASE("exit codes tell what happened", "[launcher][process]") {
   CHECK(code({"--no_python", "/bin/sh", "-c", "kill -SEGV 0"}) == 128 + SIGSEGV);
 }
 
+TEST_CASE("what could not be printed is not told as success, and ends nothing else", "[launcher][process]") {
+  TemporaryDirectory directory;
+  const std::string elrun = program_path("elrun") + " ", root = directory.path() + "/root", place = directory.path() + "/termination-log";
+  std::filesystem::create_directories(root + "/ckpt");
+  std::ofstream{place} << "old text";
+  const auto code = [&](const std::string& command) {
+    Job job{{.arguments = {"-c", elrun + command}, .environment = {{"ELRUN_TERMINATION_LOG", place}}, .program = "/bin/sh"}};
+    const int got = job.wait();
+    INFO(command << "\n" << job.output());
+    CHECK(job.says("not all of the output could be written") == (got == 70));
+    return got;
+  };
+  for (const std::string& command :
+       std::vector<std::string>{"--help", "--version", "--dry_run --no_python /bin/true", "ckpt ls --json " + root}) {
+    CHECK(code(command + " > /dev/full") == 70);
+    CHECK(code(command + " > /dev/null") == 0);
+  }
+  CHECK(code("--help | head -n 1") == 0);
+  CHECK(code("--bogus 2> /dev/full") == 64);
+  std::ifstream refusal{place};
+  CHECK(nlohmann::json::parse(refusal, nullptr, false).is_object());
+}
+
 TEST_CASE("a file that is no program of this machine is told as such", "[launcher][process]") {
   TemporaryDirectory directory;
   const std::string path = directory.path() + "/text";

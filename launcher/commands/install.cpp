@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <random>
 
 #include <fmt/format.h>
 
@@ -56,8 +57,15 @@ Result<void> copy_itself(const Path& to) {
 }
 
 Result<void> link_torchrun(const Path& directory) {
-  const Path to = directory / "torchrun", part_path = directory / fmt::format(".torchrun-{}", ::getpid());
-  if (::symlink(launcher_name, part_path.c_str()) != 0) return from_errno(errno, fmt::format("make a link in {}", directory.native()));
+  const Path to = directory / "torchrun";
+  std::random_device random;  // pods that share the directory may have one process number
+  Path part_path;
+  int error = EEXIST;
+  while (error == EEXIST) {
+    part_path = directory / fmt::format(".torchrun-{:08x}", random());
+    error = ::symlink(launcher_name, part_path.c_str()) == 0 ? 0 : errno;
+  }
+  if (error != 0) return from_errno(error, fmt::format("make a link in {}", directory.native()));
   Unfinished part{part_path};
   if (::rename(part_path.c_str(), to.c_str()) != 0) return from_errno(errno, fmt::format("make {}", to.native()));
   part.is_finished = true;

@@ -285,6 +285,12 @@ TEST_CASE("elrun install puts a program there that can be used at once", "[admin
     CHECK(again.wait(patience) == 0);
     CHECK(running.wait(Wait{0}) == -1);
   }
+  SECTION("beside what another one with the same process number, in a pod of its own, has not finished") {
+    const std::string program = program_path("elrun"), begun = target + "/.torchrun-$$";
+    Job other{{.arguments = {"-c", "ln -s elrun " + begun + "; exec " + program + " install " + target}, .program = "/bin/sh"}};
+    CHECK(other.wait(patience) == 0);
+    fs::remove(target + "/.torchrun-" + std::to_string(other.pid()));
+  }
   SECTION("another torchrun stays, unless it is not wanted") {
     fs::remove(target + "/torchrun");
     std::ofstream{target + "/torchrun"} << "theirs";

@@ -76,12 +76,18 @@ bool Output::Threads::own_is_next(const Console& console) {
   return !console.own.empty() && (console.gone >= console.own.front().after || console.arrived - console.gone > own_wait_bytes_max);
 }
 
+// A part that is not taken is lost on the console, and the files go on. The next one is tried all the same: the disk that elrun's output goes to
+// may have room by then. A terminal that is gone takes none, and nobody is there to be told.
 void Output::Threads::show(Console& console, std::string_view bytes) {
-  while (!bytes.empty() && console.works) {
-    const std::string_view part = bytes.substr(0, write_bytes);
-    if (write_all(console.fd, part) < part.size()) console.works = false;  // the terminal is gone: the files go on
+  for (std::string_view part; !bytes.empty(); bytes.remove_prefix(part.size())) {
+    part = bytes.substr(0, write_bytes);
+    const std::size_t wrote = write_all(console.fd, part);
+    if (wrote < part.size()) console.lost += part.size() - wrote, console.lost_by = errno;
+    else if (console.lost > 0)
+      warn(fmt::format("{}: {} bytes are missing there",
+                       message(from_errno(console.lost_by, console.fd == 1 ? "write standard output" : "write standard error")),
+                       std::exchange(console.lost, 0)));
     console.moved += part.size();
-    bytes.remove_prefix(part.size());
   }
 }
 

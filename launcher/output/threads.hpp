@@ -79,7 +79,9 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     std::deque<OwnLine> own;
     std::size_t own_bytes = 0;
     std::uint64_t arrived = 0, gone = 0;  // bytes of all sources
-    bool works = true, stopping = false;
+    std::uint64_t lost = 0;               // bytes that it did not take, since it was told; the console's thread's
+    int lost_by = 0;                      // what the last of these writes ended with
+    bool stopping = false;
     bool busy = false;  // something is on its way that is in no list any more
     std::function<void()> when_idle;
     std::atomic<std::uint64_t> moved = 0;  // bytes, to see that it does not stand still

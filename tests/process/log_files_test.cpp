@@ -1,4 +1,5 @@
 // The files that elrun writes for its workers, and what becomes of the console when something happens to them.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -35,6 +36,12 @@ fs::path found_in(const std::string& directory, const std::string& name) {
 std::string text_of(const fs::path& file) {
   std::ifstream in{file};
   return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+// Of the files that a process writes, as on a disk without room.
+void set_file_limit(pid_t process, rlim_t bytes) {
+  const rlimit limit{bytes, RLIM_INFINITY};
+  REQUIRE(::prlimit(process, RLIMIT_FSIZE, &limit, nullptr) == 0);
 }
 
 }  // namespace
@@ -104,6 +111,29 @@ TEST_CASE("where a file takes no more, memory does not grow while the console sh
     std::this_thread::sleep_for(20ms);  // a slow console: meanwhile the worker could write more
   }
   CHECK(most_memory() - before < memory);
+}
+
+TEST_CASE("elrun's own output that takes no more for a while is written again after it, and what is missing is told",
+          "[log_files][process]") {
+  const TemporaryDirectory directory;
+  const std::string here = directory.path() + "/", shown = here + "shown", said = here + "said";
+  const std::string script =
+      "i=0; while [ ! -e " + here + "end ]; do echo a line; echo >> " + said + "; sleep 0.01; done; echo the last line";
+  Job job{{.arguments = {"-c", "exec " + program_path("elrun") + " --no_python /bin/sh -c '" + script + "' > " + shown + " 2>&1"},
+           .program = "/bin/sh"}};
+  REQUIRE(comes_true([&] { return text_of(shown).find("a line") != std::string::npos; }));
+  set_file_limit(job.pid(), 1);
+  const auto before = fs::file_size(said);
+  REQUIRE(comes_true([&] { return fs::file_size(said) > before + 100; }));
+  const std::string meanwhile = text_of(shown);
+  set_file_limit(job.pid(), RLIM_INFINITY);
+  CHECK(comes_true([&] { return text_of(shown).size() > meanwhile.size() + 100; }));
+  std::ofstream{here + "end"}.put('.');
+  CHECK(job.wait() == 0);
+  const std::string all = text_of(shown);
+  INFO(all);
+  CHECK(all.find("the last line") != std::string::npos);
+  CHECK(all.find("bytes are missing there") != std::string::npos);
 }
 
 TEST_CASE("the place of logs that cannot be made is told of by what kept it from that", "[log_files][process]") {

@@ -204,7 +204,7 @@ Fd Output::open_stream(LocalRank worker, Rank rank, Stream stream) {
     return {};
   }
   const LaunchOptions& options = setting_.options;
-  Source source{.attempt = attempt_, .path = path, .seen = to == Route::tee, .file_works = file.ok()};
+  Source source{.attempt = attempt_, .path = path, .seen = to == Route::tee};
   if (file.ok()) source.file = std::move(*file);
   else log_.warning(message(file.failure()) + "; this output is only shown on the console");
   const auto& filters = stream == Stream::out ? options.duplicate_stdout_filters : options.duplicate_stderr_filters;

@@ -1,7 +1,7 @@
 // A teed stream takes two steps, on two threads. The collector reads the worker's pipe and writes the file; it never
 // touches the terminal. A console writes to the terminal, line by line, what it reads back from the file; it may stand
 // still for hours, and then goes on where it was. So a stream's memory is bounded, and nothing is lost or held up, while
-// its file can be written. When that fails the bytes go through memory, and the pipe is left alone while that is full.
+// its file can be written. While it cannot, the bytes go through memory, and the pipe is left alone when that is full.
 //
 // The threads share nothing with the loop but what is in Threads. They are never joined: a write to a terminal that
 // nobody reads may not return. They end by themselves, or with the process.
@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 #include <boost/asio/post.hpp>
 
+#include "lib/base/clock.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/quiet_thread.hpp"
 
@@ -28,6 +29,7 @@ namespace {
 constexpr std::size_t chunk_bytes = std::size_t{256} << 10;       // read at once, and shown at once
 constexpr std::size_t write_bytes = std::size_t{64} << 10;        // written to a terminal at once: progress is seen in between
 constexpr std::size_t memory_bytes_max = std::size_t{1} << 20;    // of a stream without a file, before its worker is held up
+constexpr Duration file_tries_every = 1s;                         // a disk that gets room byte by byte has few gaps told in its files
 constexpr int drain_reads_max = 16;                               // a process that goes on writing after its worker's end is not waited for
 constexpr std::size_t own_bytes_max = std::size_t{1} << 20;       // of elrun's own lines that wait for the terminal
 constexpr std::size_t own_wait_bytes_max = std::size_t{1} << 20;  // of workers' bytes that they wait for
@@ -214,6 +216,36 @@ void Output::Threads::ask_collector(std::function<void(std::string&)> request) {
   [[maybe_unused]] const ssize_t ignored = ::write(wake_.get(), &one, sizeof one);
 }
 
+// How many of the bytes are in the file. One that has failed is tried again about once a second, from when the console has all that it did not take.
+std::size_t Output::Threads::write_file(Console& console, Source& source, std::string_view bytes) {
+  if (!source.file) return 0;
+  if (source.missing > 0 && !take_up(console, source)) return source.missing += bytes.size(), 0;
+  const std::size_t in_file = write_all(source.file.get(), bytes);
+  if (in_file == bytes.size()) return in_file;
+  const int error = errno;
+  source.missing = bytes.size() - in_file;
+  source.tried = SteadyClock{}.now();
+  if (std::exchange(write_error_told_, error) != error)  // a full disk is full for all of them
+    warn(fmt::format("{}; until files that fail like this take more, further output is only shown on the console",
+                     message(from_errno(error, "write " + source.path.native()))));
+  return in_file;
+}
+
+// Whether the file takes more again. It says then where bytes are missing.
+bool Output::Threads::take_up(Console& console, Source& source) {
+  {
+    const std::lock_guard lock{console.mutex};
+    if (!source.memory.empty()) return false;  // what is in the file is shown first
+  }
+  const Instant now = SteadyClock{}.now();
+  if (now - source.tried < file_tries_every) return false;
+  source.tried = now;
+  const std::string gap = fmt::format("\n[elrun: {} bytes are missing here, which could not be written]\n", source.missing);
+  if (write_all(source.file.get(), gap) < gap.size()) return false;
+  source.missing = 0;
+  return true;
+}
+
 // True if there may be more at once.
 bool Output::Threads::read_some(int pipe, std::string& buffer) {
   const auto found = watched_.find(pipe);
@@ -229,19 +261,9 @@ bool Output::Threads::read_some(int pipe, std::string& buffer) {
     return false;
   }
   const std::string_view bytes{buffer.data(), static_cast<std::size_t>(got)};
-  std::size_t in_file = 0;
-  if (source.file_works) {
-    in_file = write_all(source.file.get(), bytes);
-    if (in_file < bytes.size()) {
-      source.file_works = false;
-      const int error = errno;
-      if (std::exchange(write_error_told_, error) != error)  // a full disk is full for all of them
-        warn(fmt::format("{}; further output to files that fail like this is only shown on the console",
-                         message(from_errno(error, "write " + source.path.native()))));
-    }
-  }
-  const std::int64_t end = in_file > 0 ? ::lseek(source.file.get(), 0, SEEK_CUR) : -1;  // it was opened to append: a write leads to the end
   Console& console = *watched.console;
+  const std::size_t in_file = write_file(console, source, bytes);
+  const std::int64_t end = in_file > 0 ? ::lseek(source.file.get(), 0, SEEK_CUR) : -1;  // it was opened to append: a write leads to the end
   bool full = false;
   {
     const std::lock_guard lock{console.mutex};

@@ -35,7 +35,8 @@ struct Output::Source {
   bool is_passed_on = false;  // as it is, instead of line by line
 
   // The collector's.
-  bool file_works = false;
+  std::uint64_t missing = 0;  // bytes that are not in the file, since it took no more; 0: it takes all
+  Instant tried{};            // when it last took no more
   Fd pipe;
 
   // The console's.
@@ -114,6 +115,10 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
   void ask_collector(std::function<void(std::string&)> request);
 
   bool read_some(int pipe, std::string& buffer);
+
+  std::size_t write_file(Console& console, Source& source, std::string_view bytes);
+
+  static bool take_up(Console& console, Source& source);
 
   void add_written(Console& console, Source& source, std::size_t count, std::int64_t end);
 

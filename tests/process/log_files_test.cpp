@@ -117,8 +117,7 @@ TEST_CASE("elrun's own output that takes no more for a while is written again af
           "[log_files][process]") {
   const TemporaryDirectory directory;
   const std::string here = directory.path() + "/", shown = here + "shown", said = here + "said";
-  const std::string script =
-      "i=0; while [ ! -e " + here + "end ]; do echo a line; echo >> " + said + "; sleep 0.01; done; echo the last line";
+  const std::string script = "while [ ! -e " + here + "end ]; do echo a line; echo >> " + said + "; sleep 0.01; done; echo the last line";
   Job job{{.arguments = {"-c", "exec " + program_path("elrun") + " --no_python /bin/sh -c '" + script + "' > " + shown + " 2>&1"},
            .program = "/bin/sh"}};
   REQUIRE(comes_true([&] { return text_of(shown).find("a line") != std::string::npos; }));
@@ -134,6 +133,31 @@ TEST_CASE("elrun's own output that takes no more for a while is written again af
   INFO(all);
   CHECK(all.find("the last line") != std::string::npos);
   CHECK(all.find("bytes are missing there") != std::string::npos);
+}
+
+TEST_CASE("a file that takes no more for a while is written again after it, and says what is missing", "[log_files][process]") {
+  const TemporaryDirectory logs;
+  const std::string end = logs.path() + "/end";
+  const std::string script = "i=0; while [ ! -e " + end + " ]; do i=$((i+1)); echo line $i; sleep 0.01; done; echo the last line";
+  Job job{{.arguments = {"--tee", "1", "--log_dir", logs.path(), "--no_python", "/bin/sh", "-c", script}}};
+  REQUIRE(job.line("line 10"));
+  const fs::path file = found_in(logs.path(), "stdout.log");
+  set_file_limit(job.pid(), 1);
+  REQUIRE(job.line("is only shown on the console"));
+  const auto before = fs::file_size(file);
+  set_file_limit(job.pid(), RLIM_INFINITY);
+  CHECK(comes_true([&] { return fs::file_size(file) > before + 200; }));
+  std::ofstream{end}.put('.');
+  CHECK(job.wait() == 0);
+  const std::string text = text_of(file);
+  INFO(text);
+  CHECK(text.ends_with("the last line\n"));
+  CHECK(text.find("\n[elrun: ") != std::string::npos);
+  const auto shown = [&](int line) { return job.says("]:line " + std::to_string(line) + "\n"); };
+  int last = 1;  // the console shows each line
+  while (shown(last)) ++last;
+  CHECK(text.find("\nline " + std::to_string(last - 1) + "\nthe last line") != std::string::npos);
+  CHECK_FALSE(job.says("bytes are missing here"));
 }
 
 TEST_CASE("the place of logs that cannot be made is told of by what kept it from that", "[log_files][process]") {

@@ -169,6 +169,13 @@ Result<Fd> Output::open_log(const Path& path, int access) {
   return std::move(*opened);
 }
 
+// Its size is known also when another program has renamed or removed it. That this is closed writes nothing, so it cannot hang.
+std::shared_ptr<Fd> Output::kept_in_sight(const Fd& file) {
+  auto opened =
+      place_.ask<Fd>([file = file.get()] { return Fd{::open(fmt::format("/proc/self/fd/{}", file).c_str(), O_PATH | O_CLOEXEC)}; });
+  return opened && *opened ? std::make_shared<Fd>(*std::move(opened)) : nullptr;
+}
+
 std::shared_ptr<Fd> Output::filtered(Stream stream) {
   const auto found = filtered_.find(stream);
   if (found != filtered_.end()) return found->second;
@@ -179,8 +186,10 @@ std::shared_ptr<Fd> Output::filtered(Stream stream) {
 
 WorkerStreams Output::open(LocalRank worker, Rank rank) {
   attempts_[worker] = attempt_;
-  if (threads_)
-    for (const Stream stream : {Stream::out, Stream::err}) threads_->sources_.erase({worker, stream});
+  for (const Stream stream : {Stream::out, Stream::err}) {
+    own_files_.erase({worker, stream});
+    if (threads_) threads_->sources_.erase({worker, stream});
+  }
   WorkerStreams streams{open_stream(worker, rank, Stream::out), open_stream(worker, rank, Stream::err)};
   // With both in the same file their order must stay, so they share one pipe.
   if (!streams.out && streams.err && one_destination_ && route_of(worker, Stream::out) == Route::inherit &&
@@ -199,6 +208,7 @@ Fd Output::open_stream(LocalRank worker, Rank rank, Stream stream) {
   const Path path = layout_.stream_file(attempt_, worker, stream);
   auto file = open_log(path, to == Route::file ? O_WRONLY : O_RDWR);
   if (to == Route::file) {
+    if (setting_.options.hang_sign == HangSign::output) own_files_[{worker, stream}] = file.ok() ? kept_in_sight(*file) : nullptr;
     if (file.ok()) return std::move(*file);
     log_.warning(message(file.failure()) + "; this output is not redirected");
     return {};
@@ -291,14 +301,23 @@ LastWords Output::last_words(LocalRank worker) {
 }
 
 std::optional<std::uintmax_t> Output::bytes_of(LocalRank worker) {
-  return place_.ask<std::uintmax_t>([layout = layout_, attempt = attempts_.at(worker), worker] {
-    std::uintmax_t bytes = 0;
-    for (const Stream stream : {Stream::out, Stream::err}) {
-      std::error_code none;
-      const std::uintmax_t size = std::filesystem::file_size(layout.stream_file(attempt, worker, stream), none);
-      if (!none) bytes += size;
-    }
-    return bytes;
+  std::uintmax_t bytes = 0;
+  std::vector<std::shared_ptr<Fd>> files;
+  for (const Stream stream : {Stream::out, Stream::err}) {
+    if (const auto file = own_files_.find({worker, stream}); file != own_files_.end()) files.push_back(file->second);
+    if (!threads_) continue;
+    const auto source = threads_->sources_.find({worker, stream});
+    if (source == threads_->sources_.end()) continue;
+    const std::lock_guard lock{threads_->console_of(stream).mutex};
+    bytes += source->second->read;
+  }
+  if (std::ranges::find(files, nullptr) != files.end()) return {};
+  if (files.empty()) return bytes;
+  return place_.ask<std::uintmax_t>([bytes, files] {
+    std::uintmax_t all = bytes;
+    for (const auto& file : files)
+      if (struct stat info{}; ::fstat(file->get(), &info) == 0) all += static_cast<std::uintmax_t>(info.st_size);
+    return all;
   });
 }
 

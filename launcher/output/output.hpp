@@ -65,7 +65,7 @@ class Output {
   /// What this worker last wrote to its standard error, if that goes through elrun or into a file; as a
   /// terminal would show it, at most `last_lines_max` lines. And its error record.
   [[nodiscard]] LastWords last_words(LocalRank worker);
-  /// How much this worker has written to files: a sign of life when it grows. None: nobody knows.
+  /// How much this worker has written, as far as elrun sees it: a sign of life when it changes. None: nobody knows. With `HangSign::output`.
   [[nodiscard]] std::optional<std::uintmax_t> bytes_of(LocalRank worker);
   /// Calls `then` on the loop when all is shown, or the terminal took nothing for a while. No worker may be started after.
   void after_all(std::function<void()> then);
@@ -80,6 +80,7 @@ class Output {
   void remove_old_attempts();
   [[nodiscard]] Result<Fd> open_log(const Path& path, int access);
   [[nodiscard]] std::optional<std::vector<std::string>> lines_through_pipe(LocalRank worker) const;
+  [[nodiscard]] std::shared_ptr<Fd> kept_in_sight(const Fd& file);
   [[nodiscard]] std::shared_ptr<Fd> filtered(Stream stream);
   void watch_for_stall(std::uint64_t moved, int seconds);
   void all_shown();
@@ -96,7 +97,8 @@ class Output {
   std::map<LocalRank, Attempt> attempts_;  // in which each worker was opened
   std::set<Attempt> made_;                 // with a directory
   bool begun_ = false;
-  std::map<Stream, std::shared_ptr<Fd>> filtered_;  // of this attempt
+  std::map<Stream, std::shared_ptr<Fd>> filtered_;                         // of this attempt
+  std::map<std::pair<LocalRank, Stream>, std::shared_ptr<Fd>> own_files_;  // that workers write themselves; empty: it is not to be watched
   boost::asio::steady_timer stall_;
   std::function<void()> then_;        // of after_all
   std::shared_ptr<Threads> threads_;  // none until a stream is teed

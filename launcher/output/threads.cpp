@@ -273,6 +273,7 @@ bool Output::Threads::read_some(int pipe, std::string& buffer) {
       source.memory += bytes.substr(in_file);
     }
     full = source.memory.size() >= memory_bytes_max;
+    source.read += bytes.size();
     remember(source, bytes);
   }
   console.news.notify_one();

@@ -43,6 +43,7 @@ struct Output::Source {
   Lines lines{""};
 
   // Under the console's mutex.
+  std::uint64_t read = 0;     // bytes from the pipe
   std::uint64_t written = 0;  // bytes in the file
   std::uint64_t taken = 0;    // of these, how many went to the console
   std::int64_t shift = 0;     // byte n of these is at n - shift in the file, which another program may have cut since

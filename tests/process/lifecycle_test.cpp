@@ -352,6 +352,17 @@ TEST_CASE("a hang is seen, looked at, and ended with 174", "[lifecycle][hang]") 
                                 "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.5; done")}};
     CHECK(job.wait(patience) == 0);
   }
+  SECTION("nor who writes where the log was, nor who writes to the other stream") {
+    const TemporaryDirectory logs;
+    const std::string moves = "mv " + logs.path() + "/* " + logs.path() + "/old; ";
+    const auto [which, option, then, to] = GENERATE(table<std::string, std::string, bool, std::string>(
+        {{"--tee", "1", true, ""}, {"--redirects", "1", true, ""}, {"--tee", "1", false, " >&2"}}));
+    INFO(which << then << to);
+    Job job{{.arguments = shell({"--hang_timeout", "4", "--hang_on", "output", which, option, "--log_dir", logs.path()},
+                                (then ? moves : "") + "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i" + to + "; sleep 0.5; done")}};
+    CHECK(job.wait(patience) == 0);
+    CHECK_FALSE(job.says("no sign of progress"));  // it would be ended later than the job
+  }
 }
 
 TEST_CASE("storms of signals leave no process behind and nothing that hangs", "[lifecycle][storm]") { for_all_seeds(20, storm); }

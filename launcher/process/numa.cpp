@@ -175,10 +175,15 @@ Result<std::vector<Cpus>> cpus_of_workers(NumaBinding how, std::uint32_t workers
   const Binding binding{view, *gpus};
   for (std::size_t worker = 0; worker < workers; ++worker) {
     cpus.push_back(binding.of(how, worker));
-    if (cpus.back().empty())
-      return missing(
-          fmt::format("of the CPUs near GPU {} ({}) this process may use none (taskset, cgroup); leave the option out, or allow some",
-                      worker, (*gpus)[worker]));
+    if (!cpus.back().empty()) continue;
+    if (how == NumaBinding::exclusive && !binding.of(NumaBinding::node, worker).empty())
+      return missing(fmt::format(
+          "exclusive gives each GPU whole cores of its own, and near GPU {} ({}) this process may use fewer cores than there are GPUs; "
+          "take --numa_binding=node, or allow more (taskset, cgroup)",
+          worker, (*gpus)[worker]));
+    return missing(
+        fmt::format("of the CPUs near GPU {} ({}) this process may use none (taskset, cgroup); leave the option out, or allow some", worker,
+                    (*gpus)[worker]));
   }
   return cpus;
 }

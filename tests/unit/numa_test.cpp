@@ -99,15 +99,19 @@ TEST_CASE("a worker is bound to the CPUs near its GPU", "[numa]") {
 
 TEST_CASE("what is missing for a binding is named", "[numa]") {
   Computer computer;
-  const auto why = [&](std::uint32_t workers, const Variables& environment = {}) {
-    const auto found = computer.bound(NumaBinding::node, workers, environment);
+  const auto why = [&](std::uint32_t workers, const Variables& environment = {}, NumaBinding how = NumaBinding::node) {
+    const auto found = computer.bound(how, workers, environment);
     return found.ok() ? std::string{"bound"} : found.failure().what;
   };
   CHECK(why(5).find("each of the 5 workers needs a GPU to be near to, and there are 4") != std::string::npos);
   CHECK(why(1, {{"CUDA_VISIBLE_DEVICES", ""}}).find("there are 0") != std::string::npos);
   CHECK(why(1, {{"CUDA_VISIBLE_DEVICES", "4"}}).find("names 4") != std::string::npos);
   CHECK(why(1, {{"CUDA_VISIBLE_DEVICES", "GPU-99"}}).find("names GPU-99") != std::string::npos);
+  computer.allowed = {4, 5, 20, 21};  // two cores near GPUs 0, 1 and 2
+  CHECK(why(3, {}, NumaBinding::exclusive).find("near GPU 2 (0000:06:00.0) this process may use fewer cores than") != std::string::npos);
+  CHECK(why(2, {}, NumaBinding::exclusive) == "bound");
   computer.allowed = {0, 1};
+  CHECK(why(1, {}, NumaBinding::exclusive).find("near GPU 0 (0000:04:00.0) this process may use none") != std::string::npos);
   CHECK(why(1).find("near GPU 0 (0000:04:00.0) this process may use none") != std::string::npos);
   computer.folders.clear();
   CHECK(why(1).find("there are 0") != std::string::npos);

@@ -340,7 +340,9 @@ Findings program(const DoctorOptions& options, const DoctorFacts& facts) {
 
 Findings directory(std::string subject, const std::string& path, const std::optional<PathFact>& fact, std::string remedy) {
   if (!fact) return {};
-  if (fact->is_fine) return {well(std::move(subject), fmt::format("{} can be written, {} free", path, size_text(fact->bytes_free)))};
+  if (fact->is_fine)
+    return {well(std::move(subject),
+                 fmt::format("{} can be {}, {} free", path, fact->is_missing ? "made" : "written", size_text(fact->bytes_free)))};
   return {fail(std::move(subject), fmt::format("{} cannot be written: {}", path, fact->problem), std::move(remedy))};
 }
 
@@ -367,8 +369,12 @@ std::vector<Finding> diagnose(const DoctorOptions& options, const DoctorFacts& f
   all.push_back(shared_memory(launch, facts.shared_memory));
   add(limits(launch, facts));
   add(room(launch, facts));
-  add(directory("checkpoint", launch.checkpoint_root, facts.checkpoint_root,
-                "make the directory, for the user that elrun runs as; on NFS check root_squash"));
+  if (const auto& root = facts.checkpoint_root; root && root->is_fine && root->is_missing)
+    add({warn("checkpoint", fmt::format("{} does not exist, and would be made", launch.checkpoint_root),
+              "if a file system belongs there, mount it: nothing else has the checkpoints of earlier starts")});
+  else
+    add(directory("checkpoint", launch.checkpoint_root, facts.checkpoint_root,
+                  "make the directory, for the user that elrun runs as; on NFS check root_squash"));
   add(directory("logs", launch.log_dir, facts.log_directory, "give --log_dir a directory that can be written"));
   return all;
 }

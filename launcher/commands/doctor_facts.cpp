@@ -165,14 +165,19 @@ void measure(const Path& path, PathFact& fact) {
 }
 
 // By making a file and taking it away again: rights alone do not tell it on NFS, nor a quota.
+// One that is not there would be made by the start: it is tried in the nearest directory above it that is.
 PathFact try_directory(const Path& path) {
   PathFact fact;
-  std::string name = (path / ".elrun-doctor-XXXXXX").native();
+  std::error_code error;
+  Path there = std::filesystem::absolute(path, error);
+  while (std::filesystem::symlink_status(there, error).type() == std::filesystem::file_type::not_found && there.has_relative_path())
+    there = there.parent_path(), fact.is_missing = true;
+  std::string name = (there / ".elrun-doctor-XXXXXX").native();
   const Fd file{::mkostemp(name.data(), O_CLOEXEC)};
   fact.is_fine = static_cast<bool>(file);
   if (!file) fact.problem = from_errno(errno, "make a file in it").what;
   if (file) (void)::unlink(name.c_str());
-  measure(path, fact);
+  measure(there, fact);
   return fact;
 }
 

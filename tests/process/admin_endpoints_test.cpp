@@ -321,6 +321,12 @@ TEST_CASE("elrun doctor says what would fail, and why", "[admin][process]") {
   CHECK(fine.says("ok    program"));
   CHECK(fine.says("ok    checkpoint"));
   CHECK(fine.says("ok    endpoint"));
+  const std::string none = directory.path() + "/none/at/all";
+  Job fresh{with_words(directory, {"doctor", "--checkpoint_root", none, "--log_dir", none + "/logs/"})};
+  (void)fresh.wait(patience);
+  INFO(fresh.output());
+  CHECK(fresh.says("warn  checkpoint " + none + " does not exist, and would be made"));
+  CHECK(fresh.says("ok    logs       " + none + "/logs/ can be made"));
   Job ill{with_words(directory, {"doctor", "--checkpoint_root", "/proc/nothing", "--nnodes", "2", "--rdzv_endpoint",
                                  "no-such-host.invalid:29400", "/no/such/script.py"})};
   CHECK(ill.wait(patience) == 78);

@@ -199,6 +199,10 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
 
       {"a checkpoint root that cannot be written", "checkpoint", fails,
        [](Patient& p) { p.facts.checkpoint_root = PathFact{.problem = "Permission denied"}; }},
+      {"a checkpoint root that is not there, perhaps for want of a mount", "checkpoint", might,
+       [](Patient& p) { p.facts.checkpoint_root = PathFact{.is_fine = true, .is_missing = true}; }},
+      {"a log directory that is not there yet", "logs", ok,
+       [](Patient& p) { p.facts.log_directory = PathFact{.is_fine = true, .is_missing = true}; }},
       {"a log directory that cannot be written", "logs", fails,
        [](Patient& p) { p.facts.log_directory = PathFact{.problem = "read-only"}; }},
   };

@@ -325,7 +325,11 @@ Findings room(const LaunchOptions& options, const DoctorFacts& facts) {
 // --- files --------------------------------------------------------------------------------------------------------
 
 Findings program(const DoctorOptions& options, const DoctorFacts& facts) {
-  if (!options.has_program || !facts.command) return {};
+  if (!options.has_program) return {};
+  if (facts.script && !facts.script->answers)
+    return {fail("program", fmt::format("{} cannot be read: {}", options.launch.program.name, facts.script->problem),
+                 "look at the file system and its server, or name a program elsewhere")};
+  if (!facts.command) return {};
   if (const auto* none = std::get_if<NoCommand>(&*facts.command))
     return {fail("program", fmt::format("{}; the start would end with {}", none->why, none->exit_code),
                  "check the program's path, PATH and PYTHON_EXEC on this node")};

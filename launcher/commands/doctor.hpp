@@ -54,6 +54,7 @@ struct ServiceFact {
 struct PathFact {
   bool is_fine = false;  ///< A file can be read; in a directory a file could be made.
   std::string problem;
+  bool answers = true;                      ///< Its file system, in time.
   bool is_missing = false;                  ///< A directory that is not there yet; the rest is about the nearest one above it.
   std::uint64_t bytes = 0, bytes_free = 0;  ///< Of its file system.
 };

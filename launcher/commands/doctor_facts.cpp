@@ -23,6 +23,7 @@
 
 #include "launcher/options/host.hpp"
 #include "launcher/process/agent_directory.hpp"
+#include "launcher/process/answers_in_time.hpp"
 #include "launcher/process/machine.hpp"
 #include "lib/base/failure.hpp"
 #include "rendezvous/net/access.hpp"
@@ -31,7 +32,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr Duration name_time_max = 10s, dial_time_max = 3s;
+constexpr Duration name_time_max = 10s, dial_time_max = 3s, path_time_max = 5s;
 
 // --- names and services -------------------------------------------------------------------------------------------
 
@@ -186,6 +187,13 @@ PathFact try_reading(const Path& path) {
   return {.is_fine = static_cast<bool>(file), .problem = file ? std::string{} : from_errno(errno, "open it").what};
 }
 
+// Storage may stand still, and then a call there never comes back.
+PathFact in_time(PathFact (*look)(const Path&), const Path& path) {
+  const auto answers = answers_in_time<PathFact>({[look, path] { return look(path); }}, path_time_max);
+  if (answers.front()) return *answers.front();
+  return {.problem = fmt::format("its file system has not answered within {}", for_people(path_time_max)), .answers = false};
+}
+
 PathFact try_agent_directory(const Variables& environment) {
   const auto made = make_agent_directory(environment);
   if (!made.ok()) return {.problem = made.failure().what};
@@ -216,12 +224,12 @@ void look_at_machine(const DoctorOptions& options, const Variables& environment,
   read_cgroup(facts);
   facts.agent_directory = try_agent_directory(environment);
   const LaunchOptions& launch = options.launch;
-  if (!launch.checkpoint_root.empty()) facts.checkpoint_root = try_directory(launch.checkpoint_root);
-  if (!launch.log_dir.empty() && launch.log_dir != "/dev/null") facts.log_directory = try_directory(launch.log_dir);
+  if (!launch.checkpoint_root.empty()) facts.checkpoint_root = in_time(try_directory, launch.checkpoint_root);
+  if (!launch.log_dir.empty() && launch.log_dir != "/dev/null") facts.log_directory = in_time(try_directory, launch.log_dir);
   if (!options.has_program) return;
-  facts.command = resolve_command(launch.program, environment, look_up_file, elrun_name);
-  const bool is_file = launch.program.kind == Program::Kind::script || launch.program.kind == Program::Kind::run_path;
-  if (is_file && std::holds_alternative<Command>(*facts.command)) facts.script = try_reading(launch.program.name);
+  if (launch.program.kind == Program::Kind::script || launch.program.kind == Program::Kind::run_path)
+    facts.script = in_time(try_reading, launch.program.name);
+  if (!facts.script || facts.script->answers) facts.command = resolve_command(launch.program, environment, look_up_file, elrun_name);
 }
 
 void look_at_meeting(const LaunchOptions& options, const Clock& clock, DoctorFacts& facts) {

@@ -1,4 +1,6 @@
 // What a real agent tells at its admin endpoints, and what nobody can do to it there.
+#include <sys/stat.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -327,6 +329,12 @@ TEST_CASE("elrun doctor says what would fail, and why", "[admin][process]") {
   INFO(fresh.output());
   CHECK(fresh.says("warn  checkpoint " + none + " does not exist, and would be made"));
   CHECK(fresh.says("ok    logs       " + none + "/logs/ can be made"));
+  const std::string stuck = directory.path() + "/stuck.py";  // opening it never comes back, as on a server that is away
+  REQUIRE(::mkfifo(stuck.c_str(), 0600) == 0);
+  Job late{with_words(directory, {"doctor", stuck})};
+  CHECK(late.wait(patience) == 78);
+  CHECK(late.says("FAIL  program    " + stuck + " cannot be read: its file system has not answered within 5.0 s"));
+  fs::remove(stuck);
   Job ill{with_words(directory, {"doctor", "--checkpoint_root", "/proc/nothing", "--nnodes", "2", "--rdzv_endpoint",
                                  "no-such-host.invalid:29400", "/no/such/script.py"})};
   CHECK(ill.wait(patience) == 78);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <span>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,8 +19,12 @@ class Inquiry {
  public:
   Inquiry(const StatusOptions& options, const Clock& clock) : options_{options}, clock_{clock} {}
 
-  void ask_at(const SocketAddress& where, bool may_be_gone) {
-    const auto reply = ask(where, {.path = "/statusz"}, options_.timeout, clock_);
+  void ask_at(std::span<const SocketAddress> places, bool may_be_gone) {
+    SocketAddress where = places.front();
+    const auto reply = ask_first(places, options_.timeout, clock_, [&](const SocketAddress& place, Duration time) {
+      where = place;
+      return ask(place, {.path = "/statusz"}, time, clock_);
+    });
     // An agent that was killed together with its guard leaves its directory behind.
     if (!reply.ok() && may_be_gone && reply.failure().code != Code::deadline_passed) return;
     if (!reply.ok()) return fail(message(reply.failure()));
@@ -58,12 +63,12 @@ int run_status(const StatusOptions& options, const Variables& environment, const
   Inquiry inquiry{options, clock};
   if (options.endpoint) {
     const auto addresses = resolve(options.endpoint->host, options.endpoint->port);
-    if (addresses.ok()) inquiry.ask_at(addresses->front(), false);
+    if (addresses.ok()) inquiry.ask_at(*addresses, false);
     else inquiry.fail(message(addresses.failure()));
     return inquiry.end();
   }
   for (const Path& directory : agent_directories(environment))
-    if (const auto address = unix_address(directory / status_socket_name); address.ok()) inquiry.ask_at(*address, true);
+    if (const auto address = unix_address(directory / status_socket_name); address.ok()) inquiry.ask_at({&*address, 1}, true);
   return inquiry.end();
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/http/ask.hpp"
 #include "launcher/http/ask_tls.hpp"
 #include "launcher/report/evidence.hpp"
 #include "lib/base/failure.hpp"
@@ -35,7 +36,9 @@ Result<HttpReply> put(const TrainJobServer& server, std::string body) {
                               .path = server.url.path,
                               .fields = {{"Authorization", "Bearer " + token}, {"Content-Type", "application/json"}},
                               .body = std::move(body)};
-  return ask_tls({addresses.front(), server.url.server.host, server.ca_file}, question, train_job_limit, clock, train_job_reply_max);
+  return ask_first(addresses, train_job_limit, clock, [&](const SocketAddress& where, Duration time) {
+    return ask_tls({where, server.url.server.host, server.ca_file}, question, time, clock, train_job_reply_max);
+  });
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // One request, one reply, and nothing that is sent does harm.
 #include "launcher/http/http.hpp"
 
+#include "launcher/http/ask.hpp"
+#include "lib/base/failure.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/manual_clock.hpp"
 
 using namespace elrun;
 using namespace elrun::launcher;
@@ -78,4 +81,29 @@ TEST_CASE("a reply that says its length is whole without the end of the connecti
   CHECK_FALSE(is_whole_reply("HTTP/1.1 200 OK\r\n\r\nok"));  // its end is the connection's
   CHECK_FALSE(is_whole_reply("HTTP/1.1 200 OK\r\n"));
   CHECK_FALSE(is_whole_reply(""));
+}
+
+TEST_CASE("of a name's addresses the first that answers is heard, and silent ones leave time to it", "[http]") {
+  ManualClock clock;
+  const std::vector<SocketAddress> addresses{{.size = 0}, {.size = 1}, {.size = 2}, {.size = 3}};
+  std::vector<Duration> given;
+  const auto ask_one = [&](std::size_t answers) {
+    return [&, answers](const SocketAddress& where, Duration time) -> Result<HttpReply> {
+      const std::size_t asked = given.size();
+      given.push_back(time);
+      if (asked == answers) return HttpReply{.body = std::to_string(where.size)};
+      if (asked == 0) return Failure{Code::unreachable, Remedy::retry, "refused at once"};
+      clock.advance(time);
+      return Failure{Code::deadline_passed, Remedy::retry, std::to_string(where.size)};
+    };
+  };
+  const auto third = ask_first(addresses, 12s, clock, ask_one(2));
+  REQUIRE(third.ok());
+  CHECK(third->body == "2");
+  CHECK(given == std::vector<Duration>{3s, 4s, 4s});
+  given.clear();
+  const auto none = ask_first(std::span{addresses}.first(2), 12s, clock, ask_one(3));
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.failure().what == "refused at once; 1");
+  CHECK(given == std::vector<Duration>{6s, 12s});
 }

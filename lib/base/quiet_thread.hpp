@@ -2,6 +2,8 @@
 /// \file A thread that blocks all signals: libelrun is a guest, and the process's signals belong to its host.
 
 #include <signal.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <thread>
 #include <utility>
@@ -29,6 +31,14 @@ template <class Body>
 [[nodiscard]] std::thread quiet_thread(Body body) {
   const SignalsBlocked blocked;  // the new thread inherits the mask, so there is no gap
   return std::thread{std::move(body)};
+}
+
+/// Joins a thread that process `owner` has started. In a forked child the thread does not exist, and the handle is leaked on purpose.
+inline void join_or_leak(std::thread& thread, pid_t owner) {
+  if (!thread.joinable()) return;
+  if (::getpid() == owner) return thread.join();
+  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
+  (void)new std::thread{std::move(thread)};
 }
 
 }  // namespace elrun::inline v0

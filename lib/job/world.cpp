@@ -1,10 +1,15 @@
 #include "lib/job/world.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "lib/base/assert.hpp"
+#include "lib/base/quiet_thread.hpp"
 #include "lib/device/handles.hpp"
 #include "lib/device/wait.hpp"
 #include "lib/job/arrays/staged_exchange.hpp"
@@ -25,6 +30,7 @@ const char* name_of_call(std::uint16_t call) {
     case Call::apply: return "step.apply()";
     case Call::evaluate: return "job.evaluate()";
     case Call::verify: return "verify()";
+    case Call::checkpoint: return "job.next_step(), which makes an in-memory checkpoint";
     case Call::end: return "a return of the program before its first step";
   }
   return "a call that this version does not know";
@@ -58,7 +64,18 @@ void JobWorld::renew() {
 
 JobWorld::~JobWorld() { forget_peers(); }
 
+/// What is left of the generation is nobody's: waits for no peer.
+void JobWorld::give_up_beside() {
+  if (beside_ == nullptr) return;
+  if (::getpid() == beside_->owner)  // else this is a forked child, and what the parent's threads had locked stays so
+    end_->set(
+        {Code::generation_over, Remedy::abort_group, "the job was given up while ranks gave each other parts of an in-memory checkpoint"});
+  join_or_leak(beside_->thread, beside_->owner);
+  beside_.reset();
+}
+
 void JobWorld::forget_peers() {
+  give_up_beside();
   {
     const std::lock_guard lock{end_->arrays_mutex};
     end_->arrays = nullptr;
@@ -108,14 +125,51 @@ void JobWorld::set_timeout(Duration timeout) {
 }
 
 Result<void> JobWorld::exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as) {
+  const Clock* const clock = std::this_thread::get_id() == thread_ ? arrays_.clock : nullptr;
+  const Instant begun = clock != nullptr ? clock->now() : Instant{};
+  auto done = finish_beside();
+  if (done.ok()) done = exchange_now(sends, receives, as.value_or(call_.load(std::memory_order_relaxed)));
+  if (clock != nullptr) exchanged_ += clock->now() - begun;
+  return done;
+}
+
+void JobWorld::exchange_beside(std::vector<SendList> sends, std::vector<ReceiveList> receives, Call as, std::function<void()> succeeded) {
+  (void)finish_beside();
+  beside_ = std::make_unique<Beside>();
+  beside_->sends = std::move(sends), beside_->receives = std::move(receives);
+  const auto work = [this, &it = *beside_, as, succeeded = std::move(succeeded)] {
+    try {
+      it.done = exchange_now(it.sends, it.receives, as);
+      if (it.done.ok()) succeeded();
+    } catch (const std::exception& error) {
+      it.thrown = std::current_exception();
+      end_->set({Code::generation_over, Remedy::abort_group, error.what()});
+    } catch (...) {  // how tests end a process here: without a word to anybody
+      it.thrown = std::current_exception();
+    }
+  };
+  try {
+    beside_->owner = ::getpid();
+    beside_->thread = quiet_thread(work);
+  } catch (const std::system_error&) {  // no thread: at once
+    work();
+  }
+}
+
+Result<void> JobWorld::finish_beside() {
+  if (beside_ == nullptr) return {};
+  join_or_leak(beside_->thread, beside_->owner);
+  const auto ended = std::exchange(beside_, nullptr);
+  if (ended->thrown) std::rethrow_exception(ended->thrown);
+  return ended->done;
+}
+
+Result<void> JobWorld::exchange_now(std::span<const SendList> sends, std::span<const ReceiveList> receives, Call as) {
   if (over()) return why_over();
   if (size() == 1) return {};
   ELRUN_ASSERT(peers_ != nullptr);
-  peers_->set_label(as.value_or(call_.load(std::memory_order_relaxed)));
-  const Clock* const clock = std::this_thread::get_id() == thread_ ? arrays_.clock : nullptr;
-  const Instant begun = clock != nullptr ? clock->now() : Instant{};
+  peers_->set_label(as);
   auto done = peers_->exchange(sends, receives);
-  if (clock != nullptr) exchanged_ += clock->now() - begun;
   if (!done.ok()) end_->set(done.failure());
   return done;
 }

@@ -1,7 +1,10 @@
 #pragma once
 /// \file The world as a job sees it: its membership, the exchange of bytes, and whether it is over.
 
+#include <sys/types.h>
+
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -29,7 +32,8 @@ enum class Call : std::uint16_t {
   apply,
   evaluate,
   verify,
-  end,  ///< The program has returned, and never asked for a step.
+  end,         ///< The program has returned, and never asked for a step.
+  checkpoint,  ///< Parts of an in-memory checkpoint, from next_step().
 };
 /// "job.evaluate()"
 [[nodiscard]] const char* name_of_call(std::uint16_t call);
@@ -111,6 +115,14 @@ class JobWorld {
   /// `exchange` is for the host's memory; for what a member decides with on every machine. `exchange_arrays` is for what lies in the job's Memory
   /// (parameters, leaves, sums, moments): as ArrayExchange (array_exchange.hpp) on a device, and the same on the host. Throws Error where the device fails.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {});
+  /// `exchange` on a thread of its own while this one goes on. Each exchange after it waits for its end first, so that all ranks make theirs in one order. The memory that the lists name, in the
+  /// host's, stays until `finish_beside` has returned.
+  /// `succeeded` is called there.
+  void exchange_beside(std::vector<SendList> sends, std::vector<ReceiveList> receives, Call as, std::function<void()> succeeded);
+  /// Waits for what `exchange_beside` began, as long as an exchange may last. A failure ends the generation. Rethrows what was thrown there. Nothing under way: success.
+  Result<void> finish_beside();
+  /// Ends the generation where something is under way beside, and waits for this process's thread alone.
+  void give_up_beside();
   /// `in`: the stream in whose order it works; none: that of the arrays' memory.
   Result<void> exchange_arrays(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {},
                                std::optional<Stream> in = {});
@@ -137,6 +149,15 @@ class JobWorld {
     ArrayExchange* arrays = nullptr;
     void set(const Failure& failure);
   };
+  struct Beside {
+    std::vector<SendList> sends;
+    std::vector<ReceiveList> receives;
+    Result<void> done;
+    std::exception_ptr thrown;
+    std::thread thread;
+    pid_t owner = 0;  // of the thread
+  };
+  Result<void> exchange_now(std::span<const SendList> sends, std::span<const ReceiveList> receives, Call as);
   void forget_peers();
   Result<void> ended(Failure why);
   Session& session_;
@@ -144,6 +165,7 @@ class JobWorld {
   const WorldArrays arrays_;
   std::unique_ptr<ArrayExchange> staged_;         // none: arrays lie in the host's memory
   std::unique_ptr<ArrayExchange> of_generation_;  // none: they are staged
+  std::unique_ptr<Beside> beside_;                // none: nothing is under way beside
   std::vector<SendList> nothing_to_send_;         // to the others, by rank
   std::vector<ReceiveList> nothing_to_receive_;
   Membership membership_;

@@ -55,12 +55,7 @@ void HashBeside::begin(Memory& memory, std::vector<HashedRun> runs) {
   }
 }
 
-void HashBeside::finish() {
-  if (!thread_.joinable()) return;
-  if (::getpid() == owner_) return thread_.join();
-  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
-  (void)new std::thread{std::move(thread_)};
-}
+void HashBeside::finish() { join_or_leak(thread_, owner_); }
 
 std::optional<std::uint64_t> HashBeside::result(const std::function<bool()>& over) {
   ELRUN_ASSERT(begun_);

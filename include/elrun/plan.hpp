@@ -92,7 +92,7 @@ struct Plan {
   std::uint64_t memory_per_rank = 0;
   /// Whether a thread of the job's own exchanges weights and gradients while the program computes, where ranks exchange them in the middle of a slot.
   /// It hands gradients off in the background, and gathers the weights of the unit ahead that came next in the slot before. Takes the memory of a second unit.
-  /// On a device both run beside the program's kernels. It is for ranks that wait for a slow network: it makes their steps shorter. Where all cores compute and the network is fast, it makes them longer (lib/job/MEASURED.md).
+  /// In-memory checkpoints (CheckpointOptions) travel so, too, where gradients are exchanged once per step. On a device both run beside the program's kernels. It is for ranks that wait for a slow network: it makes their steps shorter. Where all cores compute and the network is fast, it makes them longer (lib/job/MEASURED.md).
   /// It never changes a bit of the result.
   bool overlap = false;
   Reduce reduce = Reduce::exact;
@@ -131,6 +131,12 @@ struct CheckpointOptions {
   bool async = false;
   /// With `async`: at most so many bytes per second are written by each node, for all its ranks together, while training goes on; 0: as many as the storage takes.
   Bytes rate{};
+  /// Steps between in-memory checkpoints; 0: none. For placements that shard the optimizer's state in one copy, where a lost worker takes its shard with it: all then go on from the newest
+  /// in-memory checkpoint, no storage is read, and at most so many steps are done again. Each element is in the host's memory of two workers, on different nodes as with `mirrored(...)`.
+  /// One is also made before the first step of each world, so that the next loss finds both parts. It needs no `directory`. Workers that hold both parts of a shard and are lost together
+  /// take it with them: then all go back to the newest checkpoint of `directory`. Each worker holds 2/W of the state once, and twice while one is made; with a GPU a third time, on its way.
+  /// What a program writes to frozen tensors after its first step does not go back with it.
+  std::uint64_t in_memory_every = 0;
 };
 
 }  // namespace elrun::inline v0

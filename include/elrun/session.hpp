@@ -57,9 +57,12 @@ struct StepProgress {
   StepTimes times = {};
 };
 
+/// What stands for the directory of an in-memory checkpoint.
+inline constexpr std::string_view in_memory_checkpoint = "memory";
+
 /// The checkpoint from which all members of a generation continue, when none of them has the state in memory.
 struct Restoration {
-  std::string checkpoint;          ///< Its directory; empty: there is none, and the job begins at step 0.
+  std::string checkpoint;          ///< Its directory, or `in_memory_checkpoint`; empty: there is none, and the job begins at step 0.
   std::uint64_t step = 0;          ///< Steps that are done: the number of the one that comes next.
   std::uint64_t steps_again = 0;   ///< Steps that were decided before, as far as agents know, and are done again.
   std::string why;                 ///< Why this checkpoint, a clause for people: "the newest checkpoint".

@@ -28,10 +28,11 @@ class CheckpointFailures {
     generation_ = number;
     loaded_ = false;
   }
-  /// All members of this generation go on from this checkpoint, after so many steps. Empty: from nothing.
+  /// All members of this generation go on from this checkpoint, after so many steps. Empty: from nothing. One in memory is gone with its holders, so no later start could pass it over.
   void went_on_from(const std::string& checkpoint, std::uint64_t step) {
-    from_ = checkpoint;
     step_ = step;
+    if (checkpoint == in_memory_checkpoint) return;
+    from_ = checkpoint;
     loaded_ = !checkpoint.empty();
   }
   void decided(std::uint64_t step) {

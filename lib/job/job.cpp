@@ -19,6 +19,7 @@ namespace elrun::inline v0 {
 void Job::Impl::configure(const Plan& wanted, const CheckpointOptions& checkpoint) {
   parts.declared.configure(wanted, checkpoint);
   parts.saves.configure(checkpoint);
+  parts.memory_checkpoints.configure(checkpoint.in_memory_every);
 }
 
 void Job::Impl::register_state(std::string_view name, std::span<std::byte> bytes) {
@@ -56,6 +57,7 @@ bool Job::Impl::may_take_from(const JobParts& before) const {
 void Job::Impl::take_position(JobParts& before) {
   parts.decided.continue_from(before.decided, before.step.is_undecided());
   parts.saves.continue_from(before.saves);
+  parts.memory_checkpoints.continue_from(before.memory_checkpoints);
   parts.recovery.continue_from(before.recovery);
   parts.held.take_over();
   parts.variables.inherit(before.variables.kept());
@@ -65,7 +67,8 @@ std::string Job::Impl::plan_table(std::uint32_t ranks, std::uint32_t ranks_per_n
   require(parts.declared.is_configured(), "plan_table comes after configure()");
   require(ranks > 0, "plan_table(0): a world has at least one rank");
   if (const auto wrong = problems(parts.declared.units()); !wrong.empty()) throw Error{invalid(wrong)};
-  return memory_table(parts.plan(), parts.declared.units(), ranks, ranks_per_node, parts.host.device.kind);
+  return memory_table(parts.plan(), parts.declared.units(), ranks, ranks_per_node, parts.host.device.kind,
+                      parts.memory_checkpoints.every() > 0);
 }
 
 Restored Job::Impl::restore() {
@@ -92,7 +95,7 @@ Restored Job::Impl::restore() {
 Restored Job::Impl::restored() const {
   Restored restored = parts.saves.restored();
   if (!parts.held.is_found()) restored.from = Restored::From::nothing;
-  else if (restored.from != Restored::From::checkpoint)
+  else if (restored.from == Restored::From::nothing)
     restored = {.from = Restored::From::members, .why = "workers of the job have the state in memory"};
   restored.step = parts.decided.applied();
   return restored;
@@ -116,20 +119,25 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       if (parts.initial_values.is_due()) comparison.begin(!is_done && !parts.saves.is_due(step));
       parts.held.come_to_next_step();
       if (is_done) {
+        if (parts.saves.has_directory() && parts.memory_checkpoints.is_due(step, parts.world.size(), parts.saves.saved_step() != step))
+          take_memory_checkpoint(false);
         end.finish();
         return std::nullopt;
       }
       parts.saves.hear();
-      if (parts.saves.is_due(step)) {
-        const Instant begun = parts.host.clock.now();
-        parts.saves.save(step, parts.host_state());
-        parts.times.saved(begun, parts.host.clock.now(), parts.world.exchanged());
-      }
+      const bool saves = parts.saves.is_due(step), keeps = parts.memory_checkpoints.is_due(step, parts.world.size(), saves);
+      const bool beside =
+          keeps && !saves && parts.plan().overlap && !parts.rounds.in_phases() && parts.memory_checkpoints.may_come_beside();
+      const Instant begun = parts.host.clock.now();
+      if (keeps && !beside) take_memory_checkpoint(false);
+      if (saves) parts.saves.save(step, parts.host_state());
+      if (saves || (keeps && !beside)) parts.times.saved(begun, parts.host.clock.now(), parts.world.exchanged());
       if (parts.departure.take_member_leaves()) {
         parts.departure.tell_agent();
         end.wait_until_left();
       }
       begin_step();
+      if (beside) take_memory_checkpoint(true);
       return step;
     } catch (const Revoked&) {
     }
@@ -146,6 +154,11 @@ void Job::Impl::begin_step() {
   parts.reducer.begin_step();
   parts.initial_values.begin_step();
   parts.keep_host_state();
+}
+
+void Job::Impl::take_memory_checkpoint(bool beside) {
+  parts.memory_checkpoints.take(parts.world, parts.state, parts.shards.map, parts.recovery.nodes(), parts.decided.applied(),
+                                parts.host_state(), beside);
 }
 
 void Job::Impl::stop() {
@@ -197,6 +210,7 @@ const LeafStream& JobAccess::leaf_stream(const Job& job) { return job.impl_->par
 std::span<float> JobAccess::moment(Job& job, std::size_t index) { return job.impl_->parts.state.moment(index); }
 UpdateValues JobAccess::remembered(const Job& job, std::uint64_t step) { return job.impl_->parts.decided.memory().of(step); }
 RankBytes JobAccess::held(const Job& job) { return job.impl_->setup.held_bytes(); }
+std::uint64_t JobAccess::memory_checkpoint_bytes(const Job& job) { return job.impl_->parts.memory_checkpoints.bytes(); }
 
 void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& program) {
   UpdateMemory updates_done;     // a program that runs again does the same steps again

@@ -67,6 +67,8 @@ struct JobAccess {
   [[nodiscard]] static UpdateValues remembered(const Job& job, std::uint64_t step);
   /// What this rank holds. `in_use` is the highest value so far.
   [[nodiscard]] static RankBytes held(const Job& job);
+  /// What it holds of in-memory checkpoints.
+  [[nodiscard]] static std::uint64_t memory_checkpoint_bytes(const Job& job);
 };
 
 /// Of `run`: 78 for what a person must change, 1 for everything else.

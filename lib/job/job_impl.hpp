@@ -59,6 +59,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   void take_position(JobParts & before);
   [[nodiscard]] Restored restored() const;
   void begin_step();
+  void take_memory_checkpoint(bool beside);
 
   std::unique_ptr<Impl> before_;  // of the program's run before this one, until seal()
 };

@@ -30,6 +30,7 @@
 #include "lib/job/recover/generation_recovery.hpp"
 #include "lib/job/recover/held_state.hpp"
 #include "lib/job/save/job_saves.hpp"
+#include "lib/job/save/memory_checkpoints.hpp"
 #include "lib/job/state/hash_beside.hpp"
 #include "lib/job/state/host_state.hpp"
 #include "lib/job/state/initial_values.hpp"
@@ -59,7 +60,7 @@ struct JobParts {
   /// `job`: what the handles that users hold call.
   JobParts(JobHost job_host, Job::Impl* job)
       : handle{job}, host{std::move(job_host)}, world{host.session, host.join, {host.arrays, &host.clock}} {}
-  ~JobParts() { saves.finish_copy(); }  // which reads the state
+  ~JobParts() { saves.finish_copy(), world.give_up_beside(); }  // which read the state
   JobParts(const JobParts&) = delete;
   JobParts& operator=(const JobParts&) = delete;
 
@@ -77,8 +78,8 @@ struct JobParts {
   void take_host_state(const std::vector<Aux>& aux);
   /// What the program changes from here on is put back, should the step not be decided.
   void keep_host_state();
-  /// Before parameters or moments change: a copy or a hash of them may be under way.
-  void finish_readers() { saves.finish_copy(), parameters_hash.finish(); }
+  /// Before parameters or moments change: a copy or a hash of them may be under way, or an exchange that reads them. One that fails has ended the generation.
+  void finish_readers() { saves.finish_copy(), parameters_hash.finish(), (void)world.finish_beside(); }
   /// Throws what a scope's end failed of, for that itself may not throw.
   void require_scopes_ended_well() const;
   /// The loss that the open slot reported is there, where it came from a device. False: the generation is over.
@@ -101,6 +102,7 @@ struct JobParts {
   TimesSpent times;
   StragglerWatch stragglers;
   JobSaves saves{host, world, program_timeout, departure};
+  MemoryCheckpoints memory_checkpoints;
   SharedBuffers shared_buffers{host.share, host.log, memory()};
   ArrayMeeting array_meeting{host.device_groups, host.session, memory(), host.clock, host.log};
   ProgramStreams streams{memory().stream()};

@@ -15,9 +15,17 @@ std::vector<std::uint32_t> WorldSetup::guess_my_nodes() const {
 }
 
 void WorldSetup::require_memory(const Layout& layout) const {
-  if (job_.host.memory == 0 || !job_.shared_buffers.on_host()) return;  // a device that has too little says so when it is asked
-  const ShardMap shards = shard_map(job_.plan().placement.optimizer, guess_my_nodes());
-  if (auto why = exceeds_machine(job_.plan(), job_.declared.units(), layout, shards, job_.world.rank(), job_.host.memory))
+  const std::uint64_t machine = job_.host.memory;
+  if (machine == 0) return;
+  const std::vector<std::uint32_t> nodes = guess_my_nodes();
+  const std::uint64_t checkpoints =
+      job_.memory_checkpoints.every() > 0 ? memory_checkpoint_bytes(layout, job_.plan().optimizer, nodes, job_.host.device.kind) : 0;
+  if (!job_.shared_buffers.on_host()) {  // a device that has too little says so when it is asked
+    if (checkpoints > machine) throw Error{invalid(checkpoints_exceed_machine(checkpoints, machine))};
+    return;
+  }
+  const ShardMap shards = shard_map(job_.plan().placement.optimizer, nodes);
+  if (auto why = exceeds_machine(job_.plan(), job_.declared.units(), layout, shards, job_.world.rank(), machine, checkpoints))
     throw Error{invalid(*why)};
 }
 
@@ -103,6 +111,8 @@ void WorldSetup::show_memory() const {
                                  {.bytes = held_bytes(), .per_slot = job_.is_per_slot(), .buffers = job_.reducer.buffers()},
                                  job_.world.size()));
   if (const auto line = mirroring_line(job_.plan(), job_.state.layout(), job_.shards.map, guess_my_nodes())) job_.host.log.info(*line);
+  if (const std::uint64_t every = job_.memory_checkpoints.every(); every > 0)
+    job_.host.log.info(memory_checkpoints_line(job_.plan(), job_.state.layout(), guess_my_nodes(), every, job_.host.device.kind));
   if (const std::string warning = efficiency_warning(job_.plan().slots(), job_.world.size()); !warning.empty())
     job_.host.log.warning(warning);
   if (job_.plan().reduce == Reduce::fast)

@@ -125,7 +125,8 @@ void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text
                                                        .final_wait = std::chrono::seconds{options.final_wait},
                                                        .max_age = std::chrono::seconds{options.max_age},
                                                        .async = options.async,
-                                                       .rate = elrun::Bytes{options.save_rate * 1'000'000}});
+                                                       .rate = elrun::Bytes{options.save_rate * 1'000'000},
+                                                       .in_memory_every = options.in_memory_every});
 #ifdef GPT_IN_BF16
   if (options.precision == "bf16") {
     nn::Bf16Engine engine{job.stream(), options.channels};

@@ -55,6 +55,8 @@ const flags::Flag<Options> table[] = {
      "write checkpoints while training goes on; takes as much memory again as a worker saves, and elrun"},
     {"save-rate", "MB", &Options::save_rate, 0, 1 << 24,
      "of --async: at most so many millions of bytes per second on each node; 0: no bound"},
+    {"in-memory-every", "K", &Options::in_memory_every, 0, unbounded,
+     "of --zero 1 to 3 and hybrid: every K steps each worker keeps a copy of two shares in its host's memory, so that a lost worker costs at most K steps and no storage is read; needs no --checkpoint"},
     {"final-wait", "S", &Options::final_wait, 0, 1 << 20, "seconds for which the final checkpoint is tried again when it cannot be saved"},
     {"max-age", "S", &Options::max_age, 0, 1 << 30,
      "a save that fails when no checkpoint was saved for so many seconds ends the job with 173; 0: training goes on"},
@@ -97,6 +99,9 @@ std::vector<std::string> contradictions(const Options& o) {
   if (o.every > 0 && o.checkpoint.empty()) out.push_back("--every " + number(o.every) + " has nowhere to go: add --checkpoint DIR");
   if (o.every_seconds > 0 && o.checkpoint.empty())
     out.push_back("--every-seconds " + number(o.every_seconds) + " has nowhere to go: add --checkpoint DIR");
+  if (o.in_memory_every > 0 && (o.zero == "0" || o.zero.starts_with("mirrored")))
+    out.push_back("--in-memory-every " + number(o.in_memory_every) + " is for --zero 1 to 3 and hybrid: with --zero " + o.zero +
+                  " no loss of one worker takes a part of the state");
   if (o.save_budget > 0 && o.checkpoint.empty()) out.push_back("--save-budget has nowhere to go: add --checkpoint DIR");
   if (!(o.save_budget >= 0 && o.save_budget < 1))
     out.push_back("--save-budget " + std::to_string(o.save_budget) + " is no share of the time: try --save-budget 0.01");

@@ -34,18 +34,19 @@ struct Options {
   std::string checkpoint;   ///< Directory; empty: none.
   std::uint64_t every = 0;  ///< Steps between checkpoints.
   std::uint64_t keep = 3;
-  bool async = false;               ///< Checkpoints are written while training goes on.
-  std::uint64_t every_seconds = 0;  ///< Seconds between checkpoints; 0: not by time.
-  double save_budget = 0;           ///< Share of the time that checkpoints may cost; 0: no matter.
-  std::uint64_t save_rate = 0;      ///< Millions of bytes per second, of a node; 0: no bound.
-  std::uint64_t final_wait = 600;   ///< Seconds for which a final checkpoint that fails is tried again.
-  std::uint64_t max_age = 0;        ///< Seconds without a new checkpoint after which a save that fails ends the job; 0: no limit.
-  std::uint64_t sample = 0;         ///< Tokens to generate at the end.
-  double audit = 0;                 ///< Probability with which a slot of a step is computed by other workers, too.
-  std::uint64_t verify = 0;         ///< Steps between comparisons of all workers' states; 0: none.
-  std::uint64_t slot_ms = 0;        ///< Milliseconds that a slot takes at least, in place of a device's compute.
-  std::uint64_t plan = 0;           ///< Workers to print the plan for; 0: train.
-  std::uint64_t per_node = 0;       ///< Of those, to a node; 0: all on one.
+  bool async = false;                 ///< Checkpoints are written while training goes on.
+  std::uint64_t every_seconds = 0;    ///< Seconds between checkpoints; 0: not by time.
+  double save_budget = 0;             ///< Share of the time that checkpoints may cost; 0: no matter.
+  std::uint64_t save_rate = 0;        ///< Millions of bytes per second, of a node; 0: no bound.
+  std::uint64_t final_wait = 600;     ///< Seconds for which a final checkpoint that fails is tried again.
+  std::uint64_t in_memory_every = 0;  ///< Steps between in-memory checkpoints.
+  std::uint64_t max_age = 0;          ///< Seconds without a new checkpoint after which a save that fails ends the job; 0: no limit.
+  std::uint64_t sample = 0;           ///< Tokens to generate at the end.
+  double audit = 0;                   ///< Probability with which a slot of a step is computed by other workers, too.
+  std::uint64_t verify = 0;           ///< Steps between comparisons of all workers' states; 0: none.
+  std::uint64_t slot_ms = 0;          ///< Milliseconds that a slot takes at least, in place of a device's compute.
+  std::uint64_t plan = 0;             ///< Workers to print the plan for; 0: train.
+  std::uint64_t per_node = 0;         ///< Of those, to a node; 0: all on one.
   bool help = false;
 };
 

@@ -49,6 +49,7 @@ TEST_CASE("members that go away and come leave the bits of a job on devices as t
     ToyOptions options{.plan = short_plan(static_cast<int>(rng.below(4))), .evaluates = rng.chance(0.3), .throws = rng.chance(0.3)};
     const TemporaryDirectory root;
     if (rng.chance(0.5)) options.checkpoint = {.directory = root.path(), .every = 1 + rng.below(3)};
+    if (options.plan.placement.optimizer == Sharding::sharded && rng.chance(0.5)) options.checkpoint.in_memory_every = 1 + rng.below(2);
     std::vector<Fate> fates;
     std::string told;
     for (std::uint64_t i = 0; i <= rng.below(3); ++i) {
@@ -81,6 +82,18 @@ TEST_CASE("a checkpoint of a job on devices goes on on the host, in another worl
       CHECK(std::ranges::none_of(first.lines(), told));
     }
   CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("an in-memory checkpoint of a job on devices brings back what went with a member", "[devices]") {
+  for (const int stage : {1, 2, 3}) {
+    INFO("zero(" << stage << ")");
+    ToyOptions options{.plan = short_plan(stage), .checkpoint = {.in_memory_every = 1}};
+    ElasticWorld world{3, {{Fate::Kind::dies, 1, stage == 1 ? 20u : 45u, true}}, toy(options), {0, 1, 2}, on_devices()};
+    all_end_with(world, undisturbed(options));
+    CHECK(std::ranges::any_of(world.lines(),
+                              [](const std::string& line) { return line.find("back to the in-memory checkpoint") != line.npos; }));
+    for (const std::string& report : fakegpu::take_reports()) FAIL_CHECK(report);
+  }
 }
 
 TEST_CASE("members on devices and on the host do not train together", "[devices]") {

@@ -11,11 +11,11 @@ TEST_CASE("members with an older state find the newest checkpoint on the storage
   FaultyFiles files;
   Saving old{files, 1, {.directory = "/root", .final_wait = 60s}};
   const auto newer_than = [](std::uint64_t step) { return [step](const NewestCheckpoint& one) { return one.id.step > step; }; };
-  CHECK(old.saves.newest(old.saver(), newer_than(0)) == std::nullopt);
+  CHECK(old.saves.newest(old.saver(), newer_than(0)).newest == std::nullopt);
   old.saves.save(6, {{"elrun.step", {}}});
   // The store of another coordinator has nothing, and neither has this member's agent.
   Saving spare{files, 2, {.directory = "/root", .final_wait = 60s}};
-  const auto newest = spare.saves.newest(spare.saver(), newer_than(3));
+  const auto newest = spare.saves.newest(spare.saver(), newer_than(3)).newest;
   REQUIRE(newest);
   CHECK(newest->id.step == 6);
   CHECK(newest->saved_in.number == 1);
@@ -23,23 +23,23 @@ TEST_CASE("members with an older state find the newest checkpoint on the storage
   files.broken = [](const Path&) { return EIO; };
   const Instant begun = spare.clock.now();
   SECTION("nobody says that there is a newer one: the storage is waited for, and then they keep their state, with a warning") {
-    CHECK(spare.saves.newest(spare.saver(), newer_than(3)) == std::nullopt);
+    CHECK(spare.saves.newest(spare.saver(), newer_than(3)).newest == std::nullopt);
     CHECK(spare.said("the workers keep their state"));
     CHECK(spare.clock.now() - begun >= 50s);
   }
   SECTION("the storage comes back") {
     spare.while_waiting = [&] { files.broken = {}; };
-    CHECK(spare.saves.newest(spare.saver(), newer_than(3))->id.step == 6);
+    CHECK(spare.saves.newest(spare.saver(), newer_than(3)).newest->id.step == 6);
   }
   SECTION("the store says that there is a newer one: the job ends, as where it starts") {
     spare.session.set_store(old.store.of(Rank{0}));
     CHECK_THROWS_AS(spare.saves.newest(spare.saver(), newer_than(3)), StorageIsAway);
-    CHECK(spare.saves.newest(spare.saver(), newer_than(6)) == std::nullopt);  // but not for one that is older than their state
+    CHECK(spare.saves.newest(spare.saver(), newer_than(6)).newest == std::nullopt);  // but not for one that is older than their state
   }
   SECTION("what is acknowledged and missing is told, and they keep their state") {
     files.broken = {};
     REQUIRE(files.remove_file("/root/ckpt/s000000000006.g00000001.a01/COMMIT").ok());
-    CHECK(spare.saves.newest(spare.saver(), newer_than(3)) == std::nullopt);
+    CHECK(spare.saves.newest(spare.saver(), newer_than(3)).newest == std::nullopt);
     CHECK(spare.said("the workers keep their state"));
     CHECK(spare.clock.now() - begun < 1s);
   }

@@ -48,6 +48,20 @@ TEST_CASE("all problems of plan and options are told at once", "[job]") {
   CHECK(problems(p, {.directory = "", .every = 5, .keep = 1}).size() == 6);  // divisor, samples, steps, placement, keep, every
 }
 
+TEST_CASE("in-memory checkpoints are for state of which a worker's part may be the only one, and need no directory", "[job][in_memory]") {
+  const auto count = [](const Placement& placement) {
+    Plan p = good();
+    p.placement = placement;
+    return problems(p, {.in_memory_every = 5}).size();
+  };
+  for (const int stage : {1, 2, 3}) {
+    CHECK(count(zero(stage)) == 0);
+    CHECK(count(hybrid(zero(stage))) == 0);
+    CHECK(count(mirrored(zero(stage))) == 1);
+  }
+  CHECK(count(zero(0)) == 1);
+}
+
 TEST_CASE("each contradiction in a plan is a problem of its own", "[job]") {
   const auto broken = [](auto change) {
     Plan p = good();

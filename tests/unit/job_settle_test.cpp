@@ -83,10 +83,17 @@ TEST_CASE("a member's status comes out as it went in", "[settle]") {
     MemberStatus in = member(4, 4, 5);
     in.has_state = bit == 0, in.has_host_state = bit == 1, in.has_begun = bit == 2, in.is_past_restore = bit == 3;
     in.keeps_position = bit == 4, in.whole_parameters = bit == 5;
+    for (int i = 0; i < bit % 3; ++i) in.checkpoints.push_back({4u + i, {2, {{5, 6}}}, {4, 3, 2}});
     const auto out = decode_member_status(encode(in));
     REQUIRE(out.ok());
     CHECK(*out == in);
   }
+  MemberStatus too_many = member(4, 4, 5);
+  too_many.checkpoints.resize(checkpoints_held_max + 1);
+  CHECK_FALSE(decode_member_status(encode(too_many)).ok());
+  too_many.checkpoints.resize(1);
+  too_many.checkpoints[0].cut = {2, 2};
+  CHECK_FALSE(decode_member_status(encode(too_many)).ok());
 }
 
 TEST_CASE("a step for which members voted and that nobody knows to be decided is done again", "[settle]") {
@@ -362,12 +369,128 @@ TEST_CASE("whatever members bring, all go on from the newest state that is there
   CHECK(with_next > 20);
 }
 
+namespace {
+
+MemberStatus holding(MemberStatus s, std::vector<HeldCheckpoint> checkpoints, bool missed_none = true) {
+  s.checkpoints = std::move(checkpoints);
+  s.missed_none = missed_none;
+  return s;
+}
+HeldCheckpoint part_of(std::uint64_t step, std::uint64_t taken_in, Cut cut) { return {step, {taken_in, {{1, 1}}}, cut}; }
+
+}  // namespace
+
+TEST_CASE("members without a whole state go on from the newest in-memory checkpoint that is whole", "[settle][in_memory]") {
+  const HeldCheckpoint a = part_of(6, 3, {2, 0}), b = part_of(6, 3, {2, 1});
+  const auto settle_all = [](std::vector<MemberStatus> statuses, SavedCheckpoint saved = {}) {
+    return settle(forty(), statuses, Sums::alike, saved);
+  };
+  constexpr SavedCheckpoint none_saved{.is_newest = true};
+  const Settled back = settle_all({holding(at_step(8, {3, 0}), {a}), holding(at_step(8, {3, 1}), {b}), newcomer()});
+  REQUIRE(back.goes_to_memory);
+  CHECK(back.in_memory->step == 6);
+  CHECK(back.in_memory->taken_in == a.taken_in);
+  CHECK(back.in_memory->held == std::vector<std::optional<Cut>>{a.cut, b.cut, std::nullopt});
+  CHECK(back.known_step == 8);
+
+  SECTION("a whole state of the members is newer than any") {
+    const Settled on = settle_all({holding(at_step(8, {2, 0}), {a}), holding(at_step(8, {2, 1}), {b})});
+    CHECK_FALSE(on.goes_to_memory);
+    CHECK(on.newest_step == 8);
+    CHECK(on.in_memory->step == 6);  // it is kept
+  }
+  SECTION("an older state that is whole counts where it has as many steps, and not where it has fewer") {
+    for (const std::uint64_t older : {5u, 6u, 7u}) {
+      const Settled all =
+          settle_all({holding(at_step(8, {3, 0}), {a}), holding(at_step(older, {2, 0}), {b}), at_step(older, {2, 1}), newcomer()});
+      CHECK(all.goes_to_memory == (older < 6));
+      if (older >= 6) CHECK(all.newest_step == older);
+    }
+  }
+  SECTION("parts of two checkpoints are no checkpoint") {
+    CHECK_FALSE(settle_all({holding(at_step(8, {3, 0}), {a}), holding(at_step(8, {3, 1}), {part_of(6, 4, {2, 1})})}).in_memory);
+    CHECK_FALSE(settle_all({holding(at_step(8, {3, 0}), {a}), holding(at_step(8, {3, 1}), {part_of(7, 3, {2, 1})})}).in_memory);
+    HeldCheckpoint other = b;
+    other.taken_in.lineage = {{1, 2}};
+    CHECK_FALSE(settle_all({holding(at_step(8, {3, 0}), {a}), holding(at_step(8, {3, 1}), {other})}).in_memory);
+  }
+  SECTION("one that not all had yet is passed over for the one before it") {
+    const Settled all = settle_all({holding(at_step(8, {3, 0}), {a, part_of(8, 3, {2, 0})}), holding(at_step(8, {3, 1}), {b})});
+    CHECK(all.in_memory->step == 6);
+    const Settled newer =
+        settle_all({holding(at_step(8, {3, 0}), {a, part_of(8, 3, {2, 0})}), holding(at_step(8, {3, 1}), {b, part_of(8, 3, {2, 1})})});
+    CHECK(newer.in_memory->step == 8);
+    // Of one step, made anew in a later generation: the later one, where it is whole.
+    const Settled anew =
+        settle_all({holding(at_step(8, {3, 0}), {a, part_of(6, 4, {2, 0})}), holding(at_step(8, {3, 1}), {b, part_of(6, 4, {2, 1})})});
+    CHECK(anew.in_memory->taken_in.number == 4);
+  }
+  SECTION("one that is older than the newest checkpoint on storage does not count") {
+    for (const std::uint64_t saved : {5u, 6u, 7u})
+      for (const bool remembered : {false, true}) {
+        MemberStatus knows = newcomer();
+        (remembered ? knows.remembered_step : knows.saved_step) = saved;
+        CHECK(settle_all({holding(at_step(8, {3, 0}), {a}), holding(at_step(8, {3, 1}), {b}), knows}).goes_to_memory == (saved <= 6));
+      }
+    const Settled loads = settle_all({holding(spare_since(3, 8), {a}), holding(spare_since(3, 8), {b})}, {9, {4, first_lineage}});
+    CHECK(loads.newer_checkpoint == 9);
+    CHECK_FALSE(loads.in_memory);
+  }
+  SECTION("whether a newer one was saved is asked where members hold parts of it, and what is on storage is gone on from") {
+    const auto beyond = [](const std::vector<MemberStatus>& statuses) { return may_be_saved_beyond(forty(), statuses, Sums::alike); };
+    std::vector<MemberStatus> statuses{holding(at_step(8, {3, 0}), {a, part_of(8, 3, {2, 0})}), holding(at_step(8, {3, 1}), {b})};
+    CHECK(beyond(statuses) == 6);
+    CHECK(settle_all(statuses, {7, {3, first_lineage}}).goes_to_memory == false);
+    CHECK(settle_all(statuses, {6, {3, first_lineage}}).goes_to_memory);
+    statuses[1].checkpoints.push_back(part_of(8, 3, {2, 1}));
+    CHECK_FALSE(beyond(statuses));
+    CHECK_FALSE(
+        beyond({holding(at_step(8, {2, 0}), {a, part_of(8, 3, {2, 0})}), holding(at_step(8, {2, 1}), {b})}));  // they have a whole state
+    CHECK_FALSE(beyond({at_step(8, {3, 0}), newcomer()}));
+  }
+  SECTION("it counts where one of its holders missed nothing, whether that one has a state or none") {
+    const auto with = [&](bool first, bool second, bool third) {
+      return settle_all({holding(at_step(8, {3, 0}), {a}, first), holding(newcomer(), {b}, second), holding(at_step(8, {3, 1}), {}, third)})
+          .goes_to_memory;
+    };
+    CHECK(with(true, false, false));
+    CHECK(with(false, true, false));
+    CHECK_FALSE(with(false, false, true));
+    CHECK_FALSE(with(false, false, false));
+    // Without a storage, or where that was asked, nobody can have saved a newer one.
+    const std::vector<MemberStatus> away{holding(at_step(8, {3, 0}), {a}, false), holding(newcomer(), {b}, false)};
+    CHECK_FALSE(settle_all(away).goes_to_memory);
+    CHECK(settle_all(away, none_saved).goes_to_memory);
+    CHECK(settle_all(away, {.step = 6, .is_newest = true}).goes_to_memory);
+    CHECK_FALSE(settle_all(away, {.step = 7, .is_newest = true}).goes_to_memory);
+    CHECK(may_be_saved_beyond(forty(), away, Sums::alike) == 6);
+  }
+  SECTION("where nobody goes on from one, that is kept of which all holders have their parts") {
+    const HeldCheckpoint newer = part_of(8, 3, {2, 0}), other = part_of(8, 3, {2, 1});
+    const auto kept = [&](std::vector<HeldCheckpoint> last) {
+      return settle_all({holding(at_step(8, {2, 0}), {a, newer}), holding(at_step(8, {2, 1}), {b, other}),
+                         holding(at_step(8, {2, 0}), std::move(last))})
+          .in_memory->step;
+    };
+    CHECK(kept({a}) == 6);  // of its part of the newer one nobody else may have a copy
+    CHECK(kept({a, newer}) == 8);
+    CHECK(kept({}) == 8);  // it has come since
+    CHECK(settle_all({holding(at_step(8, {3, 0}), {a, newer}), holding(at_step(8, {3, 1}), {b, other}), holding(at_step(8, {3, 0}), {a})})
+              .in_memory->step == 8);
+  }
+  SECTION("whoever holds a part needs no state") {
+    CHECK(settle_all({holding(newcomer(), {a}), holding(newcomer(), {b}), newcomer()}).goes_to_memory);
+    CHECK_FALSE(settle_all({holding(newcomer(), {a}), newcomer()}).goes_to_memory);
+  }
+}
+
 TEST_CASE("where all go back, it is said what was lost: a part of the state, or the host state", "[settle]") {
   const auto line = [](std::vector<MemberStatus> statuses, const PreviousNodes& known = {}) {
     const Settled all = settled(statuses);
     bring_up_to_date(statuses, all, false);
     const auto transfer = plan_state_transfer(forty(), statuses, all.newest_step, std::vector<Cut>(statuses.size()));
-    return lost_state_line(statuses, all.newest_step, transfer, lost_members(statuses), known);
+    return lost_state_line(statuses, all.newest_step, transfer, lost_members(statuses), known,
+                           all.goes_to_memory ? std::optional{all.in_memory->step} : std::nullopt);
   };
   CHECK_FALSE(line({newcomer(), newcomer()}).has_value());
   CHECK_FALSE(line({at_step(5), newcomer()}).has_value());
@@ -387,6 +510,9 @@ TEST_CASE("where all go back, it is said what was lost: a part of the state, or 
   CHECK(line({one, newcomer(), two}, {lost.generation, {"a", "b", "c"}}) ==
         "part of the state of step 5 was lost with rank 0 (node a) and rank 2 (node c) of generation " + to_string(lost.generation) +
             ": all go back to the newest checkpoint, or to the beginning");
+  CHECK(line({holding(one, {part_of(2, 3, {})}), newcomer(), two}, {lost.generation, {"a", "b", "c"}}) ==
+        "part of the state of step 5 was lost with rank 0 (node a) and rank 2 (node c) of generation " + to_string(lost.generation) +
+            ": all go back to the in-memory checkpoint of step 2. 3 steps are repeated");
   CHECK(line({one, newcomer(), two}, {one.before.generation, {"d", "e", "f"}}) == line({one, newcomer(), two}));
   CHECK(line({one, newcomer(), two}, {{4, {{2, 1}}}, {"d", "e", "f"}}) == line({one, newcomer(), two}));  // as many, and another lineage
   // It got parameters and moments from a worker that was lost before all had come to next_step().

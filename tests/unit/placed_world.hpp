@@ -48,8 +48,8 @@ inline bool said(const ElasticWorld& world, std::string_view what) {
 
 inline std::string text_of(const Nodes& nodes) { return fmt::format("nodes {}", fmt::join(nodes, " ")); }
 
-/// A random history, of workers and of nodes.
-inline void any_history(Rng& rng, Copies copies) {
+/// A random history, of workers and of nodes. `in_memory_every`: of sharded state.
+inline void any_history(Rng& rng, Copies copies, std::uint64_t in_memory_every = 0) {
   const int stage = static_cast<int>(rng.below(4));
   const bool per_slot = rng.chance(stage >= 2 ? 0.8 : 0.2);
   const TemporaryDirectory root;
@@ -79,8 +79,10 @@ inline void any_history(Rng& rng, Copies copies) {
   Plan plan = rng.chance(0.7) ? placed_plan(copies, stage, slots, exchange) : toy_plan(stage, slots, exchange);
   plan.memory_per_rank = rng.chance(0.5) ? 60'000 + rng.below(400'000) : 0;
   plan.leaves = rng.chance(0.5) ? DType::bf16 : DType::f32;
-  INFO("slots " << slots << ", exchange " << static_cast<int>(exchange) << " memory " << plan.memory_per_rank << " leaves "
-                << static_cast<int>(plan.leaves));
+  if (const Sharding cut = plan.placement.optimizer; cut == Sharding::sharded || cut == Sharding::sharded_in_node)
+    checkpoint.in_memory_every = in_memory_every;
+  INFO("in memory every " << checkpoint.in_memory_every << " slots " << slots << ", exchange " << static_cast<int>(exchange) << " memory "
+                          << plan.memory_per_rank << " leaves " << static_cast<int>(plan.leaves));
   ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint}), nodes};
   auto& results = world.wait();
   std::size_t done = 0;

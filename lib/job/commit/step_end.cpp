@@ -35,6 +35,7 @@ StepResult StepEnd::apply(const AnyOptimizer& optimizer, const ApplyOptions& wan
     // With the last slot still open its leaves go only now, and the world may end over that.
     if ((!job_.rounds.in_phases() || job_.scopes.end_step(job_.decided.applied())) && reduce_and_vote()) {
       apply_decided(job_);
+      job_.memory_checkpoints.all_have_theirs();
       // A failure ends the generation, not the step: the next one brings the other shards.
       if (!job_.state.is_whole())
         job_.state.set_whole(job_.world.exchange_arrays(job_.state.gather().sends, job_.state.gather().receives).ok() ||

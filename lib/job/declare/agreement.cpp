@@ -61,15 +61,17 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
       model += fmt::format("{}/{}: {}, decay {}, frozen {}, uses {}{}\n", unit.name, t.name, fmt::join(t.shape, "x"), t.options.decay,
                            t.options.frozen, t.options.uses, t.dtype == DType::bf16 ? ", weights in bf16" : "");
   }
-  return {{"plan", identity(plan).description},
-          {"placement or number of steps",
-           fmt::format("parameters: {}\ngradients: {}, exchanged {}\noptimizer: {}\nmemory_per_rank: {}\noverlap: {}\nsteps: {}\n",
-                       word(plan.placement.parameters), word(plan.placement.gradients), exchanged(plan), word(plan.placement.optimizer),
-                       plan.memory_per_rank, plan.overlap ? "on" : "off", plan.steps)},
-          {"checkpoint options", fmt::format("directory: '{}'\nevery: {}\ninterval: {}\nbudget: {}\nmax_age: {}\nasync: {}\nrate: {}\n",
-                                             checkpoint.directory, checkpoint.every, for_people(checkpoint.interval), checkpoint.budget,
-                                             for_people(checkpoint.max_age), checkpoint.async ? "on" : "off", checkpoint.rate.value())},
-          {"model", std::move(model)}};
+  return {
+      {"plan", identity(plan).description},
+      {"placement or number of steps",
+       fmt::format("parameters: {}\ngradients: {}, exchanged {}\noptimizer: {}\nmemory_per_rank: {}\noverlap: {}\nsteps: {}\n",
+                   word(plan.placement.parameters), word(plan.placement.gradients), exchanged(plan), word(plan.placement.optimizer),
+                   plan.memory_per_rank, plan.overlap ? "on" : "off", plan.steps)},
+      {"checkpoint options",
+       fmt::format("directory: '{}'\nevery: {}\ninterval: {}\nbudget: {}\nmax_age: {}\nasync: {}\nrate: {}\nin_memory_every: {}\n",
+                   checkpoint.directory, checkpoint.every, for_people(checkpoint.interval), checkpoint.budget,
+                   for_people(checkpoint.max_age), checkpoint.async ? "on" : "off", checkpoint.rate.value(), checkpoint.in_memory_every)},
+      {"model", std::move(model)}};
 }
 
 std::string difference(std::string_view whose_a, std::string_view a, std::string_view whose_b, std::string_view b) {

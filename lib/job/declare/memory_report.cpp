@@ -9,22 +9,23 @@
 namespace elrun::inline v0 {
 
 std::optional<std::string> exceeds_machine(const Plan& plan, const std::vector<UnitSpec>& units, const Layout& layout,
-                                           const ShardMap& shards, std::uint32_t rank, std::uint64_t machine_bytes) {
+                                           const ShardMap& shards, std::uint32_t rank, std::uint64_t machine_bytes,
+                                           std::uint64_t checkpoints) {
   const Placement chosen = choose_exchange(plan, layout, shards).placement;
   const RankBytes mine = bytes_by_rank(layout, chosen, shards, plan.optimizer, static_cast<std::uint32_t>(plan.slots()), plan.reduce,
                                        plan.leaves, plan.overlap)[rank];
-  if (mine.all() <= machine_bytes) return std::nullopt;
+  if (mine.all() + checkpoints <= machine_bytes) return std::nullopt;
   const UnitSpec* largest_unit = nullptr;
   const TensorSpec* largest = nullptr;
   for (const UnitSpec& unit : units)
     for (const TensorSpec& t : unit.tensors)
       if (largest == nullptr || element_count(t.shape) > element_count(largest->shape)) largest_unit = &unit, largest = &t;
   return fmt::format(
-      "rank {} would hold {} (parameters {}, gradients {}, optimizer {}, exchange {}, in use {}), and this machine has {} of memory, swap included. The "
+      "rank {} would hold {} (parameters {}, gradients {}, optimizer {}, exchange {}, in use {}{}), and this machine has {} of memory, swap included. The "
       "largest tensor is '{}/{}' of {} elements. More workers or a higher stage of ZeRO take less: plan_table() says how much",
-      rank, human_bytes(mine.all()), human_bytes(mine.parameters), human_bytes(mine.gradients), human_bytes(mine.optimizer),
-      human_bytes(mine.exchange), human_bytes(mine.in_use), human_bytes(machine_bytes), largest_unit->name, largest->name,
-      element_count(largest->shape));
+      rank, human_bytes(mine.all() + checkpoints), human_bytes(mine.parameters), human_bytes(mine.gradients), human_bytes(mine.optimizer),
+      human_bytes(mine.exchange), human_bytes(mine.in_use), checkpoints > 0 ? ", in-memory checkpoints " + human_bytes(checkpoints) : "",
+      human_bytes(machine_bytes), largest_unit->name, largest->name, element_count(largest->shape));
 }
 
 std::optional<std::string> mirroring_line(const Plan& plan, const Layout& layout, const ShardMap& shards,
@@ -57,6 +58,23 @@ std::optional<std::string> mirroring_line(const Plan& plan, const Layout& layout
       world == 2 ? " (two workers hold everything each, as replicated state)" : "",
       human_bytes(recut_bytes(layout, placement, plan.optimizer, nodes)), human_bytes(sends(placement, shards)),
       human_bytes(sends(plain, cut)));
+}
+
+std::string checkpoints_exceed_machine(std::uint64_t checkpoints, std::uint64_t machine_bytes) {
+  return fmt::format(
+      "in-memory checkpoints would take {} of the host's memory on this rank, and this machine has {}, swap included. More workers take less each; or leave checkpoint.in_memory_every out",
+      human_bytes(checkpoints), human_bytes(machine_bytes));
+}
+
+std::string memory_checkpoints_line(const Plan& plan, const Layout& layout, std::span<const std::uint32_t> nodes, std::uint64_t every,
+                                    DeviceKind where) {
+  if (nodes.size() == 1) return "in-memory checkpoints: none is made while there is one worker, for nobody else could hold a part of it";
+  const bool apart = std::ranges::any_of(nodes, [&](std::uint32_t n) { return n != nodes[0]; });
+  return fmt::format(
+      "in-memory checkpoints every {}: the loss of {} costs no more than these, and no storage is read. They take {} more of each rank's host memory",
+      every == 1 ? "step" : fmt::format("{} steps", every),
+      apart ? "one worker or one node" : "one worker (all are on one node, which has both parts)",
+      human_bytes(memory_checkpoint_bytes(layout, plan.optimizer, nodes, where)));
 }
 
 std::string memory_line(const Plan& plan, const std::vector<UnitSpec>& units, const Layout& layout, const HeldMemory& holds,

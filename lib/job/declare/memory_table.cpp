@@ -222,6 +222,13 @@ ChosenExchange choose_exchange(const Plan& plan, const Layout& layout, const Sha
   return streams;
 }
 
+std::uint64_t memory_checkpoint_bytes(const Layout& layout, Optimizer optimizer, std::span<const std::uint32_t> nodes, DeviceKind where) {
+  if (nodes.size() == 1) return 0;
+  std::uint64_t most = 0;
+  for (const Cut& cut : shard_map(Sharding::mirrored, nodes).cuts) most = std::max(most, elements(pieces(layout, cut)));
+  return (where == DeviceKind::host ? 2 : 3) * most * (1 + moments_of(optimizer).size()) * sizeof(float);
+}
+
 std::string slots_line(std::uint64_t slots, std::uint32_t world) {
   const std::uint64_t least = slots / world, most = (slots + world - 1) / world;
   return fmt::format("{} slots per step on {} rank(s), {} each, {:.0f} % of the compute", slots, world,
@@ -246,7 +253,7 @@ std::string human_bytes(std::uint64_t bytes) {
 }
 
 std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world, std::uint32_t ranks_per_node,
-                         DeviceKind where) {
+                         DeviceKind where, bool in_memory) {
   const Layout layout = lay_out(units);
   std::uint64_t parameters = 0;
   for (const UnitSpec& unit : units)
@@ -290,6 +297,10 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
                        chosen.why.empty() ? "" : "   exchanged per slot, to take less",
                        plan.memory_per_rank > 0 && most.all() > plan.memory_per_rank ? "   does not fit" : "");
   }
+  if (in_memory)
+    out += fmt::format(
+        "in-memory checkpoints, with zero(1) to zero(3) and hybrid: {} more of each rank's host memory\n",
+        human_bytes(memory_checkpoint_bytes(layout, plan.optimizer, guess_nodes(world, 0, one_node ? world : ranks_per_node, 0), where)));
   out.pop_back();
   return out;
 }

@@ -43,6 +43,11 @@ struct RankBytes {
 [[nodiscard]] std::uint64_t recut_bytes(const Layout& layout, const Placement& placement, Optimizer optimizer,
                                         std::span<const std::uint32_t> nodes, DeviceKind where = DeviceKind::host);
 
+/// The most that a rank of a world takes of the host's memory for in-memory checkpoints (save/memory_checkpoints.hpp): its part of one, and of the next one while that is made;
+/// where arrays lie on a device, also what goes to others. `nodes`: by rank.
+[[nodiscard]] std::uint64_t memory_checkpoint_bytes(const Layout& layout, Optimizer optimizer, std::span<const std::uint32_t> nodes,
+                                                    DeviceKind where = DeviceKind::host);
+
 /// What one rank sends to others, in bytes of arrays: votes, needs and headers are not counted.
 struct RankSends {
   std::uint64_t gradients = 0;  ///< In a step: leaves or partial sums, to those who fold them.
@@ -75,8 +80,8 @@ struct ChosenExchange {
 [[nodiscard]] std::string human_bytes(std::uint64_t bytes);
 
 /// All of it as a table for people: a row per placement, of the rank that holds most, and of the one that sends most. Where there are several nodes, hybrid ones too, and
-/// where there are several ranks mirrored ones.
+/// where there are several ranks mirrored ones. `in_memory`: what in-memory checkpoints take, too.
 [[nodiscard]] std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, std::uint32_t world,
-                                       std::uint32_t ranks_per_node, DeviceKind where = DeviceKind::host);
+                                       std::uint32_t ranks_per_node, DeviceKind where = DeviceKind::host, bool in_memory = false);
 
 }  // namespace elrun::inline v0

@@ -105,6 +105,10 @@ std::vector<std::string> problems(const Plan& plan, const CheckpointOptions& che
     out.push_back("checkpoint.max_age is given, but checkpoint.every is 0: no checkpoint is saved before the end");
   if (checkpoint.rate > Bytes{} && !checkpoint.async)
     out.push_back("checkpoint.rate is given, but checkpoint.async is off: a save that blocks has no bound");
+  const Sharding cut = plan.placement.optimizer;
+  if (checkpoint.in_memory_every > 0 && cut != Sharding::sharded && cut != Sharding::sharded_in_node)
+    out.push_back(fmt::format("checkpoint.in_memory_every is {}, but with {} no loss of one worker takes a part of the state: leave it out",
+                              checkpoint.in_memory_every, name_of(plan.placement).value_or("this placement")));
   return out;
 }
 

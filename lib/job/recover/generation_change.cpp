@@ -19,6 +19,7 @@ void GenerationChange::rejoin() {
   const Failure why = job_.world.why_over();
   job_.slot.end();  // the program has left it, so what is thrown here does not come out of a slot
   job_.parameters_hash.give_up();
+  job_.world.give_up_beside();
   stop_if_ranks_differ(job_.world);
   job_.rounds.begin_anew(job_.declared.unit_count());  // nothing of the old world is under way any more; what failed there comes out here
   if (!job_.host.session.place().elastic) leave(job_.world, why);
@@ -36,6 +37,7 @@ void GenerationChange::rejoin() {
   job_.stragglers.begin_generation();
   job_.initial_values.begin_generation();
   job_.departure.begin_generation();
+  job_.memory_checkpoints.begin_generation();
 }
 
 void GenerationChange::enter() {
@@ -76,6 +78,7 @@ MemberStatus GenerationChange::status() const {
           .remembered_step = job_.saves.remembered_step(identity(job_.plan(), job_.declared.units()).hash),
           .remembered_decided = job_.host.session.remembered().decided,
           .held = job_.state.held_cut(),
+          .checkpoints = job_.memory_checkpoints.held(),
           .whole_parameters = job_.state.is_whole(),
           .node = job_.host.session.place().node.value(),
           .device = job_.host.device,
@@ -94,11 +97,14 @@ std::vector<Agreement> GenerationChange::agreements() const {
 /// Where a checkpoint may have been saved of which no member with a state knows: the newest one.
 SavedCheckpoint GenerationChange::saved_by_others() {
   const std::vector<MemberStatus>& statuses = job_.recovery.statuses();
-  if (!job_.saves.has_directory() || !may_have_missed_saves(statuses) || ELRUN_PLANTED(spares_look_for_no_checkpoint)) return {};
-  const auto newest = job_.saves.newest(saver(), [&](const NewestCheckpoint& one) {
-    return is_newer({one.id.step, one.saved_in}, statuses, sums());
+  if (!job_.saves.has_directory()) return {.is_newest = true};
+  const auto beyond = may_be_saved_beyond(job_.state.layout(), statuses, sums());
+  if (!beyond && (!may_have_missed_saves(statuses) || ELRUN_PLANTED(spares_look_for_no_checkpoint))) return {};
+  const auto looked = job_.saves.newest(saver(), [&](const NewestCheckpoint& one) {
+    return is_newer({one.id.step, one.saved_in}, statuses, sums()) || (beyond && one.id.step > *beyond);
   });
-  return newest ? SavedCheckpoint{newest->id.step, newest->saved_in} : SavedCheckpoint{};
+  if (!looked.newest) return {.is_newest = looked.has_answered};
+  return {looked.newest->id.step, looked.newest->saved_in, looked.has_answered};
 }
 
 Sums GenerationChange::sums() const { return job_.plan().reduce == Reduce::fast ? Sums::of_generation : Sums::alike; }
@@ -120,6 +126,7 @@ void GenerationChange::settle() {
     job_.state.undo_recut();
   else job_.state.finish_recut();
   const Settled& settled = job_.recovery.settled();
+  job_.memory_checkpoints.keep(settled.in_memory);
   if (job_.held.has_state() && settled.applies(job_.world.rank())) {
     job_.decided.learn(settled.newest_step, settled.decided_in, *settled.decision);
     if (ELRUN_PLANTED(voted_step_counts_unapplied)) job_.decided.apply();
@@ -141,9 +148,12 @@ void GenerationChange::share() {
     const LostMembers lost = lost_members(job_.recovery.statuses());
     auto line = newer_checkpoint_line(job_.recovery.settled());
     if (!line)
-      line = lost_state_line(job_.recovery.statuses(), job_.recovery.settled().newest_step, transfer, lost, job_.recovery.nodes_before());
+      line =
+          lost_state_line(job_.recovery.statuses(), job_.recovery.settled().newest_step, transfer, lost, job_.recovery.nodes_before(),
+                          job_.recovery.settled().goes_to_memory ? std::optional{job_.recovery.settled().in_memory->step} : std::nullopt);
     if (line && lost.teller == job_.world.rank()) job_.host.log.warning(*line);
-    load_or_begin(line.value_or(""));
+    if (job_.recovery.settled().goes_to_memory) go_on_from_memory(line.value_or(""));
+    else load_or_begin(line.value_or(""));
     // Initial values are made by the program before its loop, so all run it from there.
     if (!job_.held.is_found() && job_.recovery.somebody_has_begun()) throw BeginAgain{};
     job_.held.complete();
@@ -167,6 +177,26 @@ void GenerationChange::go_on_together() {
   job_.held.complete();
   job_.recovery.finish();
   job_.times.ready(job_.host.clock.now(), job_.world.exchanged());
+}
+
+/// From the newest in-memory checkpoint. Cut short, it leaves a mixture in the memory of the state; the checkpoint stays what it is.
+void GenerationChange::go_on_from_memory(const std::string& lost) {
+  const CompleteCheckpoint& from = *job_.recovery.settled().in_memory;
+  const auto holder = std::ranges::find_if(from.held, [](const auto& cut) { return cut.has_value(); }) - from.held.begin();
+  const MemberStatus& known = job_.recovery.statuses()[static_cast<std::size_t>(holder)];
+  job_.held.begin_anew(true);
+  job_.decided.begin_anew(job_.world.membership());
+  if (job_.plan().reduce == Reduce::fast) job_.decided.memory() = {};
+  if (job_.state.cut() != job_.shards.mine()) job_.state.allocate_anew(job_.shards.mine());
+  job_.state.zero_padding();
+  job_.take_host_state(job_.memory_checkpoints.restore(job_.world, job_.state, job_.shards.map, from));
+  job_.held.load();
+  job_.decided.doubt_next_update();
+  job_.initial_values.forget();
+  job_.saves.set_saved_step(known.saved_step);
+  if (!from.held[job_.world.rank()]) job_.saves.hear_unsaved_for(known.unsaved_for);
+  job_.saves.went_on_from_memory(from.step, job_.recovery.settled().known_step, lost);
+  open_saves(JobSaves::Then::saves);
 }
 
 /// From a checkpoint, or from nothing. `lost`: why members with a state go back, if there are any.
@@ -264,20 +294,10 @@ void GenerationChange::take_position_of_giver() {
 
 void GenerationChange::move_host_state() {
   const StateTransfer& from = job_.recovery.transfer();
-  ByteWriter mine;
-  if (from.giver == job_.world.rank())
-    for (const Aux& a : job_.host_state()) mine.put_text(a.name), mine.put_bytes(a.bytes);
-  const auto parts = expect(job_.world, job_.world.all_gather(mine.bytes()));
+  const ByteVector mine = from.giver == job_.world.rank() ? encode(job_.host_state()) : ByteVector{};
+  const auto parts = expect(job_.world, job_.world.all_gather(mine));
   if (!from.newcomers[job_.world.rank()]) return;
-  std::vector<Aux> aux;
-  ByteReader reader{parts[from.giver]};
-  while (reader.left() > 0 && !reader.broken()) {
-    std::string name = reader.get_text(reader.left());
-    const ByteSpan bytes = reader.get_bytes(reader.left());
-    aux.push_back({std::move(name), {bytes.begin(), bytes.end()}});
-  }
-  expect(job_.world, reader.finish("the host state of another member"));
-  job_.take_host_state(aux);
+  job_.take_host_state(expect(job_.world, decode_host_state(parts[from.giver])));
   job_.decided.go_on_at(job_.world.membership(), job_.recovery.settled().newest_step, job_.recovery.giver().knowledge.decided_in);
   job_.held.receive_host_state();
 }

@@ -41,6 +41,7 @@ class GenerationChange {
   void share();
   void receive_state();
   void take_position_of_giver();
+  void go_on_from_memory(const std::string& lost);
   void load_or_begin(const std::string& lost);
   void open_saves(JobSaves::Then then);
   void go_on_together();

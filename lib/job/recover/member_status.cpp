@@ -73,6 +73,8 @@ ByteVector encode(const MemberStatus& s) {
   put(w, s.held.recut_in);
   put(w, s.held.next);
   put(w, s.held.next_in);
+  w.put(static_cast<std::uint8_t>(s.checkpoints.size()));
+  for (const HeldCheckpoint& held : s.checkpoints) w.put(held.step), put(w, held.taken_in), put(w, held.cut);
   w.put(static_cast<std::uint8_t>(s.whole_parameters));
   w.put_text(s.node);
   w.put(static_cast<std::uint8_t>(s.device.kind));
@@ -114,6 +116,13 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.held.recut_in = generation_from(r);
   s.held.next = cut_from(r);
   s.held.next_in = generation_from(r);
+  const auto checkpoints = r.get<std::uint8_t>();
+  for (std::size_t i = 0; i < std::min<std::size_t>(checkpoints, checkpoints_held_max); ++i) {
+    HeldCheckpoint& held = s.checkpoints.emplace_back();
+    held.step = r.get<std::uint64_t>();
+    held.taken_in = generation_from(r);
+    held.cut = cut_from(r);
+  }
   s.whole_parameters = r.get<std::uint8_t>() != 0;
   s.node = r.get_text(node_name_max);
   const auto kind = r.get<std::uint8_t>();
@@ -127,7 +136,7 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   const ByteSpan evaluation = r.get_bytes(evaluation_bytes_max);
   s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
-  if (s.unsaved_for < Duration{0} || kind > static_cast<std::uint8_t>(DeviceKind::cuda) ||
+  if (checkpoints > checkpoints_held_max || s.unsaved_for < Duration{0} || kind > static_cast<std::uint8_t>(DeviceKind::cuda) ||
       copies > static_cast<std::uint8_t>(Copies::together) || s.before.world > world_max ||
       (s.before.world == 0 ? s.before.rank != 0 : s.before.rank >= s.before.world) || s.device.index < 0 || k.applied > k.decided ||
       k.decided > k.voted || k.voted > k.applied + 1)

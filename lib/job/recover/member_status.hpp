@@ -31,6 +31,15 @@ struct HeldCut {
   friend bool operator==(const HeldCut&, const HeldCut&) = default;
 };
 
+/// What a member holds in memory of an in-memory checkpoint: a shard of the state of `step` decided steps, and host state.
+struct HeldCheckpoint {
+  std::uint64_t step = 0;
+  Generation taken_in{};  ///< With the step it says which checkpoint this is a part of.
+  Cut cut{};
+  friend bool operator==(const HeldCheckpoint&, const HeldCheckpoint&) = default;
+};
+constexpr std::size_t checkpoints_held_max = 2;  ///< The newest that all have, and one that is being made.
+
 /// Where the two copies of mirrored state are, as a member knows it. Of other state it says the same of the workers, and nobody looks at it.
 enum class Copies : std::uint8_t {
   never_apart,  ///< All workers have been on one node since this member came.
@@ -59,14 +68,15 @@ struct MemberStatus {
   Knowledge knowledge{};
   Decision decision{};          ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
   UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.
-  std::uint64_t saved_step = 0;          ///< The newest that is on storage, as it knows,
-  Duration unsaved_for{0};               ///< and how long ago it got there.
-  std::uint64_t remembered_step = 0;     ///< Of the newest checkpoint that its agent was told of; 0: of none.
-  std::uint64_t remembered_decided = 0;  ///< The most steps that its agent has seen decided.
-  HeldCut held{};                        ///< Its shard of what is sharded. Of replicated state that is all.
-  bool whole_parameters = true;          ///< Parameters outside of its shard are of the same step, too.
-  std::string node;                      ///< Where it runs,
-  Device device{};                       ///< and computes.
+  std::uint64_t saved_step = 0;             ///< The newest that is on storage, as it knows,
+  Duration unsaved_for{0};                  ///< and how long ago it got there.
+  std::uint64_t remembered_step = 0;        ///< Of the newest checkpoint that its agent was told of; 0: of none.
+  std::uint64_t remembered_decided = 0;     ///< The most steps that its agent has seen decided.
+  HeldCut held{};                           ///< Its shard of what is sharded. Of replicated state that is all.
+  std::vector<HeldCheckpoint> checkpoints;  ///< In its memory.
+  bool whole_parameters = true;             ///< Parameters outside of its shard are of the same step, too.
+  std::string node;                         ///< Where it runs,
+  Device device{};                          ///< and computes.
   PlaceBefore before{};
   Copies copies = Copies::never_apart;  ///< In the last generation in which all had the state.
   std::uint64_t evaluations = 0;        ///< Decided since its last step was applied,

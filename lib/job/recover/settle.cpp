@@ -1,6 +1,7 @@
 #include "lib/job/recover/settle.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -81,6 +82,35 @@ std::vector<DecidedState> states_of(std::span<const MemberStatus> statuses, Sums
   return states;
 }
 
+struct MemoryCheckpoint {
+  CompleteCheckpoint parts;
+  bool missed_none = false;    // one of its holders did
+  bool is_everywhere = false;  // all who hold parts of any hold parts of this one
+};
+
+/// All in-memory checkpoints of `least` steps or more of which members hold all parts, the newest first.
+std::vector<MemoryCheckpoint> whole_in_memory(const Layout& layout, std::span<const MemberStatus> statuses, std::uint64_t least) {
+  std::vector<MemoryCheckpoint> all;
+  for (const MemberStatus& s : statuses)
+    for (const HeldCheckpoint& held : s.checkpoints)
+      if (held.step >= least &&
+          std::ranges::none_of(all, [&](const auto& c) { return c.parts.step == held.step && c.parts.taken_in == held.taken_in; }))
+        all.push_back({{held.step, held.taken_in, {}}});
+  for (MemoryCheckpoint& one : all) {
+    one.is_everywhere = true;
+    for (const MemberStatus& s : statuses) {
+      const auto held = std::ranges::find_if(
+          s.checkpoints, [&](const HeldCheckpoint& h) { return h.step == one.parts.step && h.taken_in == one.parts.taken_in; });
+      one.parts.held.push_back(held == s.checkpoints.end() ? std::nullopt : std::optional{held->cut});
+      one.missed_none |= s.missed_none && one.parts.held.back();
+      one.is_everywhere &= s.checkpoints.empty() || one.parts.held.back();
+    }
+  }
+  std::erase_if(all, [&](const MemoryCheckpoint& one) { return !share_out(layout, one.parts.held); });
+  std::ranges::stable_sort(all, std::greater{}, [](const MemoryCheckpoint& c) { return std::pair{c.parts.step, c.parts.taken_in.number}; });
+  return all;
+}
+
 }  // namespace
 
 bool may_have_missed_saves(std::span<const MemberStatus> statuses) {
@@ -93,6 +123,22 @@ bool is_newer(const SavedCheckpoint& saved, std::span<const MemberStatus> status
   // Numbers of two lineages do not compare, and a checkpoint that was passed over is on no timeline that another lineage goes on from.
   const bool is_later = saved.saved_in.number > before.number || saved.saved_in.lineage != before.lineage;
   return saved.step > states_of(statuses, sums).front().steps && is_later;
+}
+
+std::optional<std::uint64_t> may_be_saved_beyond(const Layout& layout, std::span<const MemberStatus> statuses, Sums sums) {
+  std::uint64_t newest = 0;
+  for (const MemberStatus& s : statuses)
+    for (const HeldCheckpoint& held : s.checkpoints) newest = std::max(newest, held.step);
+  if (newest == 0) return std::nullopt;
+  const auto with = [&](bool is_newest) {
+    std::vector<MemberStatus> after{statuses.begin(), statuses.end()};
+    return settle(layout, after, sums, {.is_newest = is_newest});
+  };
+  const Settled at_best = with(true);
+  if (!at_best.goes_to_memory) return std::nullopt;
+  const Settled by_themselves = with(false);
+  const bool can_tell = by_themselves.goes_to_memory && by_themselves.in_memory->step == newest;
+  return can_tell ? std::nullopt : std::optional{at_best.in_memory->step};
 }
 
 Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedCheckpoint& saved_checkpoint) {
@@ -110,7 +156,11 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
 
   Settled out = settled_at(statuses, sums, states.front());
   Keep keep = complete_with(layout, statuses, out);
-  for (auto older = states.begin() + 1; keep == Keep::none && older != states.end() && older->steps >= saved; ++older) {
+  auto in_memory =
+      goes_to_newer ? std::vector<MemoryCheckpoint>{} : whole_in_memory(layout, statuses, std::max(saved, saved_checkpoint.step));
+  if (!saved_checkpoint.is_newest) std::erase_if(in_memory, [](const MemoryCheckpoint& one) { return !one.missed_none; });
+  const std::uint64_t least = in_memory.empty() ? saved : in_memory.front().parts.step;
+  for (auto older = states.begin() + 1; keep == Keep::none && older != states.end() && older->steps >= least; ++older) {
     if (ELRUN_PLANTED(settle_takes_the_newest)) break;
     Settled at = settled_at(statuses, sums, *older);
     keep = complete_with(layout, statuses, at);
@@ -118,6 +168,11 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
   }
   out.known_step = known_step;
   if (goes_to_newer) out.newer_checkpoint = saved_checkpoint.step;
+  out.goes_to_memory = keep == Keep::none && !in_memory.empty();
+  if (!in_memory.empty()) {
+    const auto everywhere = std::ranges::find_if(in_memory, &MemoryCheckpoint::is_everywhere);
+    out.in_memory = (out.goes_to_memory || everywhere == in_memory.end() ? in_memory.front() : *everywhere).parts;
+  }
   for (std::uint32_t r = 0; r < statuses.size(); ++r) {
     MemberStatus& s = statuses[r];
     if (has_next(s) && keep == Keep::new_shards && brings(s, out, r)) keep_new(s.held);

@@ -19,11 +19,23 @@ namespace elrun::inline v0 {
 struct SavedCheckpoint {
   std::uint64_t step = 0;
   Generation saved_in{};
+  bool is_newest = false;  ///< The storage was asked, or there is none: nobody has saved a newer one.
 };
 /// Whether others may have trained, and saved, without any of the members that have a state. So it is where the world is made of spares that were members long ago.
 [[nodiscard]] bool may_have_missed_saves(std::span<const MemberStatus> statuses);
 /// Whether `saved` has more steps than the state of any member, and is of a later generation than those states: of an earlier one, it was passed over.
 [[nodiscard]] bool is_newer(const SavedCheckpoint& saved, std::span<const MemberStatus> statuses, Sums sums);
+
+/// An in-memory checkpoint of which members hold all parts.
+struct CompleteCheckpoint {
+  std::uint64_t step = 0;
+  Generation taken_in{};
+  std::vector<std::optional<Cut>> held;  ///< By rank: the shard of it that a member holds.
+};
+
+/// The step of an in-memory checkpoint from which members would go on if nobody has saved a newer one, and none of them can tell: its holders were away for a generation, or hold parts of a newer
+/// one that is not whole any more and may have been saved since. Nothing: it is not so.
+[[nodiscard]] std::optional<std::uint64_t> may_be_saved_beyond(const Layout& layout, std::span<const MemberStatus> statuses, Sums sums);
 
 struct Settled {
   std::uint64_t newest_step = 0;  ///< Decided steps from which all go on,
@@ -37,6 +49,10 @@ struct Settled {
   std::uint32_t printer = 0;
   /// Steps of a checkpoint that is newer than all that members have. It was saved by others since. All load it; no member's state counts. 0: there is none.
   std::uint64_t newer_checkpoint = 0;
+  /// The newest in-memory checkpoint that is whole, and may be gone on from. Where nobody goes on from it, one that all holders of any have is preferred, and all others are given up.
+  std::optional<CompleteCheckpoint> in_memory;
+  /// All go on from it, for members have no whole state of as many steps.
+  bool goes_to_memory = false;
 
   /// `rank` voted for the newest step, which is decided, and applies it now.
   [[nodiscard]] bool applies(std::uint32_t rank) const { return members[rank] == Recovery::apply && decision.has_value(); }
@@ -44,11 +60,14 @@ struct Settled {
 /// The newest state of which members have all parts, host state too, once those who voted for its last step have applied it. It is not older than the newest checkpoint of
 /// which a member or its agent knows: there all go back to that one. Where no such state is there, the newest of which a member knows.
 ///
+/// An in-memory checkpoint is such a state, too. It counts where one of its holders had a place in every generation since it was made, or `saved` is the newest on storage: else others may have
+/// saved a newer one.
+///
 /// A member may hold two shards, of a recut that did not end for all. Where one member knows that all had their new shards, all who have theirs keep these. Where
 /// nobody knows, all go back to the old ones; but where these are not all of the state, for a holder died, and the new ones are, they keep the new
 /// ones. In `statuses` each member then has the shard that it keeps.
 ///
-/// Where `saved` is newer than all that members have (`is_newer`), in `statuses` no member has a state then.
+/// Where `saved` is newer than all that members have (`is_newer`), in `statuses` no member has a state then. Where it is newer than an in-memory checkpoint, that one does not count.
 [[nodiscard]] Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedCheckpoint& saved = {});
 
 /// Why all load a checkpoint although members have a state, in a sentence. Nothing: it is not so.

@@ -27,9 +27,13 @@ StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberSt
 }
 
 Duration time_for(const StateTransfer& transfer, std::uint64_t state_bytes) {
-  constexpr std::uint64_t bytes_per_second = 100'000'000;
   const auto get_all = std::ranges::count_if(transfer.held, [](const std::optional<Cut>& held) { return !held.has_value(); });
-  return std::chrono::seconds{static_cast<std::int64_t>(state_bytes / bytes_per_second) * std::max<std::int64_t>(get_all, 1)};
+  return time_for(state_bytes) * std::max<std::int64_t>(get_all, 1);
+}
+
+Duration time_for(std::uint64_t bytes) {
+  constexpr std::uint64_t bytes_per_second = 100'000'000;
+  return std::chrono::seconds{static_cast<std::int64_t>(bytes / bytes_per_second)};
 }
 
 LostMembers lost_members(std::span<const MemberStatus> statuses) {
@@ -50,7 +54,7 @@ LostMembers lost_members(std::span<const MemberStatus> statuses) {
 }
 
 std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step, const StateTransfer& transfer,
-                                           const LostMembers& lost, const PreviousNodes& known) {
+                                           const LostMembers& lost, const PreviousNodes& known, std::optional<std::uint64_t> in_memory) {
   if (transfer.complete || std::ranges::none_of(statuses, &MemberStatus::has_state)) return std::nullopt;
   // A member that knows of a step has its state, or has voted for it and applied it by now. So without `found` host state alone is missing.
   constexpr std::size_t most = 8;
@@ -63,9 +67,13 @@ std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuse
   if (lost.ranks.size() > most) who.push_back(fmt::format("{} more", lost.ranks.size() - most));
   const std::string with =
       who.empty() ? "a worker" : fmt::format("{} of generation {}", fmt::join(who, " and "), to_string(lost.generation));
-  return fmt::format("{} step {} was lost with {}: all go back to the newest checkpoint, or to the beginning",
-                     transfer.found ? "part of the state of" : "the host state (what the program registered with job.state) of", step,
-                     with);
+  const std::uint64_t again = in_memory ? step - std::min(step, *in_memory) : 0;
+  const std::string where = !in_memory ? "the newest checkpoint, or to the beginning"
+                                       : fmt::format("the in-memory checkpoint of step {}. {} repeated", *in_memory,
+                                                     again == 1 ? "1 step is" : fmt::format("{} steps are", again));
+  return fmt::format("{} step {} was lost with {}: all go back to {}",
+                     transfer.found ? "part of the state of" : "the host state (what the program registered with job.state) of", step, with,
+                     where);
 }
 
 }  // namespace elrun::inline v0

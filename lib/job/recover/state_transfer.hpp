@@ -32,6 +32,8 @@ struct StateTransfer {
 /// How long the exchange of `state_bytes`, which is all of the state, may last: as long as it takes at 100 MB/s where one newcomer after the other gets it. An exchange has one limit for
 /// all that it moves, and newcomers of one node share its line.
 [[nodiscard]] Duration time_for(const StateTransfer& transfer, std::uint64_t state_bytes);
+/// How long bytes may travel to one member: as long as at 100 MB/s.
+[[nodiscard]] Duration time_for(std::uint64_t bytes);
 
 /// The members of the last generation in which all had the state that are not among these any more.
 struct LostMembers {
@@ -48,9 +50,9 @@ struct PreviousNodes {
 };
 
 /// Why all go back, where some member has a state, and the transfer is not complete: a sentence. Nothing: nobody had one, or all parts are there. `lost`: the `lost_members`
-/// of the same statuses. `known`: the nodes of the generation in which this member was last. It says where the lost ones were if they were in that one.
+/// of the same statuses. `in_memory`: the step of the in-memory checkpoint to which they go; nothing: there is none. `known`: the nodes of the generation in which this member was last. It says where the lost ones were if they were in that one.
 [[nodiscard]] std::optional<std::string> lost_state_line(std::span<const MemberStatus> statuses, std::uint64_t step,
                                                          const StateTransfer& transfer, const LostMembers& lost,
-                                                         const PreviousNodes& known = {});
+                                                         const PreviousNodes& known = {}, std::optional<std::uint64_t> in_memory = {});
 
 }  // namespace elrun::inline v0

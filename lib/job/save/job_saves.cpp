@@ -86,7 +86,7 @@ std::uint64_t JobSaves::remembered_step(std::string_view plan) const {
   return record.ok() && record->directory == Path{options_.directory}.string() && record->plan == plan ? record->id.step : 0;
 }
 
-std::optional<NewestCheckpoint> JobSaves::newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer) {
+JobSaves::Looked JobSaves::newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer) {
   StorageWaitReporter reporter{host_.session, host_.files, wait_terms(options_.final_wait)};
   if (options_.async)
     if (const auto outcome = async_.wait_for_others(); outcome && saves_) take_note(*outcome);
@@ -101,14 +101,14 @@ std::optional<NewestCheckpoint> JobSaves::newest(const Saver& saver, const std::
         return {};
       },
       options_.final_wait, reporter);
-  if (looked.ok()) return usable;
+  if (looked.ok()) return {true, usable};
   if (world_.over()) revoked(world_);
   if (is_told && may_pass(looked.failure())) retry_.give_up(looked.failure());
   if (world_.leads())
     host_.log.warning(
         fmt::format("the workers keep their state, for whether others saved a newer one meanwhile cannot be told: {}",
                     may_pass(looked.failure()) ? "the storage does not answer " + looked.failure().what : message(looked.failure())));
-  return std::nullopt;
+  return {};
 }
 
 void JobSaves::hear_unsaved_for(Duration time) {
@@ -139,6 +139,16 @@ std::optional<std::vector<Aux>> JobSaves::restore(std::uint64_t known_step, cons
   // The answer of a call that follows that report means that the agent has it: a worker that fails at once has failed after this checkpoint.
   if (loaded.host_state) (void)host_.session.store().num_keys(Deadline::after(host_.clock.now(), store_timeout));
   return std::move(loaded.host_state);
+}
+
+void JobSaves::went_on_from_memory(std::uint64_t step, std::uint64_t known_step, const std::string& lost) {
+  restored_ = {.from = Restored::From::members,
+               .step = step,
+               .why = "the newest in-memory checkpoint",
+               .steps_again = known_step - std::min(known_step, step),
+               .notes = {}};
+  if (!lost.empty()) restored_.notes.push_back(lost);
+  host_.session.went_on_from({std::string{in_memory_checkpoint}, restored_.step, restored_.steps_again, restored_.why, restored_.notes});
 }
 
 StorageWaitReporter::Terms JobSaves::wait_terms(Duration wait) const {

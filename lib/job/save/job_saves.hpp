@@ -55,6 +55,8 @@ class JobSaves {
   /// Loads the checkpoint that the job goes on from and returns its host state; nothing where there is none. The agent hears which one it is.
   /// `known_step`: decided steps of which members know. `lost`: what became of their state; empty: nobody had one.
   [[nodiscard]] std::optional<std::vector<Aux>> restore(std::uint64_t known_step = 0, const std::string& lost = {});
+  /// The job goes on from the in-memory checkpoint of `step`. The agent hears that. `known_step`, `lost`: as of `restore`.
+  void went_on_from_memory(std::uint64_t step, std::uint64_t known_step, const std::string& lost);
   /// What the newest `restore` came to.
   [[nodiscard]] const Restored& restored() const { return restored_; }
   /// The state is from elsewhere, or from nothing.
@@ -64,10 +66,14 @@ class JobSaves {
   void set_saved_step(std::uint64_t step) { record_.set_step(step); }
   /// Of the newest checkpoint of this job that this node's agent was told of, as of the newest place; 0: of none. `plan`: its hash.
   [[nodiscard]] std::uint64_t remembered_step(std::string_view plan) const;
-  /// For members that keep their state unless others have saved a newer one: the checkpoint from which `restore` would go on now. Nothing where there is none, and where that
-  /// cannot be told; then the leader warns why. Where the storage does not answer although a checkpoint was acknowledged that is newer (`is_newer`, the same on all ranks), this
-  /// ends as `restore` does. Waits for saves of workers before these, and writes nothing.
-  [[nodiscard]] std::optional<NewestCheckpoint> newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer);
+  /// What a storage holds.
+  struct Looked {
+    bool has_answered = false;
+    std::optional<NewestCheckpoint> newest{};  ///< From which `restore` would go on now; nothing: there is none, or that cannot be told.
+  };
+  /// For members that keep their state unless others have saved a newer one. Where it cannot be told what is on the storage the leader warns why. Where the storage does not answer although a
+  /// checkpoint was acknowledged that is newer (`is_newer`, the same on all ranks), this ends as `restore` does. Waits for saves of workers before these, and writes nothing.
+  [[nodiscard]] Looked newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer);
   /// How long ago that was, by this member's clock; without a checkpoint since the job began.
   [[nodiscard]] Duration unsaved_for() const { return record_.age(); }
   /// This member is new and has the state from one that knows that: where a new member leads, time goes on counting.

@@ -20,4 +20,21 @@ Delivery deliver_sums(const Layout& layout, const ShardMap& shards, std::uint32_
   return deliver(rank, has, from, wants, to);
 }
 
+Handover hand_over(const Layout& layout, std::span<const std::optional<Cut>> held, std::span<const Cut> wanted, std::uint32_t rank) {
+  // Both sides cut what is given at the same borders: those of the giver's shard, then those of the taker's.
+  const auto given = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& pieces_given) {
+    std::vector<Piece> had;
+    for (const Common& both : common(held[giver] ? pieces(layout, *held[giver]) : std::vector<Piece>{}, pieces_given))
+      had.push_back(both.a);
+    return common(had, pieces(layout, wanted[taker]));
+  };
+  Handover out{std::vector<std::vector<Common>>(held.size()), std::vector<std::vector<Common>>(held.size())};
+  const auto to_me = *share_out(layout, held, rank);
+  for (std::uint32_t other = 0; other < held.size(); ++other) {
+    out.gives[other] = given(rank, other, share_of(layout, held, other, rank));
+    out.gets[other] = given(other, rank, to_me[other]);
+  }
+  return out;
+}
+
 }  // namespace elrun::inline v0

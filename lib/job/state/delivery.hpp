@@ -2,6 +2,7 @@
 /// \file Delivery: the lists of one exchange that brings pieces of a flat space to the ranks that want them. Core: it moves nothing.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,5 +33,14 @@ struct PiecesIn {
                                const std::vector<std::vector<Piece>>& wants, PiecesIn to);
 /// The sums that each rank folded, to all who hold them.
 [[nodiscard]] Delivery deliver_sums(const Layout& layout, const ShardMap& shards, std::uint32_t rank, PiecesIn from, PiecesIn to);
+
+/// Pieces that ranks give each other so that each gets a shard, whatever they hold. By rank; of a rank itself: what it keeps.
+struct Handover {
+  std::vector<std::vector<Common>> gives;  ///< As it lies in this rank's shard, and in the other's.
+  std::vector<std::vector<Common>> gets;   ///< As it lies in the other's shard, and in this rank's.
+};
+/// `held`: by rank, the shard that it has, if any; together they have all. `wanted`: by rank, the shard that it gets. Who has an element itself gets it from nobody else.
+[[nodiscard]] Handover hand_over(const Layout& layout, std::span<const std::optional<Cut>> held, std::span<const Cut> wanted,
+                                 std::uint32_t rank);
 
 }  // namespace elrun::inline v0

@@ -97,6 +97,24 @@ void HostVariables::load(const std::vector<Aux>& aux) {
   for (const Variable& v : variables_) copy_entry(aux, std::string{variable_prefix} + v.name, v.bytes);
 }
 
+ByteVector encode(const std::vector<Aux>& entries) {
+  ByteWriter w;
+  for (const Aux& a : entries) w.put_text(a.name), w.put_bytes(a.bytes);
+  return w.take();
+}
+
+Result<std::vector<Aux>> decode_host_state(ByteSpan bytes) {
+  std::vector<Aux> out;
+  ByteReader r{bytes};
+  while (r.left() > 0 && !r.broken()) {
+    std::string name = r.get_text(r.left());
+    const ByteSpan value = r.get_bytes(r.left());
+    out.push_back({std::move(name), {value.begin(), value.end()}});
+  }
+  ELRUN_TRY(r.finish("the host state of another member"));
+  return out;
+}
+
 void append_to(std::vector<Aux>& aux, const JobProgress& p) {
   aux.push_back({std::string{step_entry}, bytes_of(p.applied)});
   aux.push_back({std::string{loss_entry}, bytes_of(p.loss)});

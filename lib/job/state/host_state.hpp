@@ -9,7 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include <elrun/result.hpp>
+
 #include "checkpoint/format/model.hpp"
+#include "lib/base/bytes.hpp"
 #include "lib/job/commit/update_values.hpp"
 
 namespace elrun::inline v0 {
@@ -50,6 +53,10 @@ class HostVariables {
   std::uint64_t bytes_ = 0;
   std::optional<std::vector<Aux>> inherited_;
 };
+
+/// Entries as bytes, for another member.
+[[nodiscard]] ByteVector encode(const std::vector<Aux>& entries);
+[[nodiscard]] Result<std::vector<Aux>> decode_host_state(ByteSpan bytes);
 
 /// How far a job is, as a checkpoint holds it, and as a newcomer gets it from another member.
 struct JobProgress {

@@ -1,0 +1,177 @@
+// In-memory checkpoints: what a lost worker takes with it of sharded state comes from the memory of the others, and the bits are those of a run that nothing happened to.
+
+#include <algorithm>
+
+#include "lib/job/declare/memory_report.hpp"
+#include "lib/job/declare/memory_table.hpp"
+#include "tests/support/property.hpp"
+#include "tests/unit/placed_world.hpp"
+
+namespace elrun::test {
+namespace {
+
+ToyOptions in_memory(int stage, std::uint64_t every, Exchange exchange = Exchange::automatic) {
+  return {.plan = toy_plan(stage, 8, exchange), .checkpoint = {.in_memory_every = every}};
+}
+
+/// After the first in-memory checkpoint, and before the last step.
+std::uint64_t late_exchange(int stage) { return stage == 1 ? 24 : stage == 2 ? 60 : 90; }
+
+}  // namespace
+
+TEST_CASE("an undisturbed job with in-memory checkpoints ends with the bits of one without", "[job][in_memory]") {
+  Selection selection;
+  for (const int stage : {1, 2, 3})
+    for (const std::uint64_t every : {1u, 2u, 5u})
+      for (const Nodes& nodes : {Nodes{0}, Nodes{0, 0}, Nodes{0, 1, 1}, Nodes{0, 0, 1, 1, 2}}) {
+        if (!selection.takes()) continue;
+        INFO("zero(" << stage << "), every " << every << ", " << text_of(nodes));
+        for (const Member& m : run_world({.world = static_cast<std::uint32_t>(nodes.size()), .nodes = nodes}, toy(in_memory(stage, every))))
+          ended_alike(m);
+      }
+}
+
+TEST_CASE("a worker that dies at any exchange costs at most the steps since the last in-memory checkpoint, and no storage",
+          "[job][in_memory]") {
+  Selection selection;
+  for (const int stage : {1, 2, 3})
+    for (const std::uint64_t every : {1u, 3u})
+      for (const Nodes& nodes : {Nodes{0, 0}, Nodes{0, 1, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 2, 2, 2}})
+        for (std::uint32_t dead = 0; dead < nodes.size(); ++dead)
+          for (std::uint64_t at = dead; at < (stage == 1 ? 50u : 150u); at += stride(stage == 1 ? 5 : 37)) {
+            if (!selection.takes()) continue;
+            INFO("zero(" << stage << "), every " << every << ", " << text_of(nodes) << ", rank " << dead << " at exchange " << at);
+            ElasticWorld world{static_cast<std::uint32_t>(nodes.size()),
+                               {{Fate::Kind::dies, dead, at, (at + dead) % 2 == 0}},
+                               toy(in_memory(stage, every)),
+                               nodes};
+            auto& results = world.wait();
+            const bool from_memory = said(world, "all go back to the in-memory checkpoint"), from_nothing = said(world, "from nothing");
+            std::size_t most = 0;
+            for (std::size_t i = 0; i < results.size(); ++i) {
+              if (world.was_killed(i)) continue;
+              ended_alike(results[i]);
+              most = std::max(most, results[i].steps.size());
+            }
+            CHECK_FALSE((from_memory && from_nothing));
+            // A step that is in flight is handed out again, too.
+            if (from_memory) CHECK(most <= 7 + every + 1);
+            // Seven steps take at least so many exchanges more than those before the first checkpoint.
+            if (from_nothing) CHECK(at < (stage == 1 ? 14u : 60u));
+          }
+}
+
+TEST_CASE("the in-memory checkpoint of two nodes outlives either of them", "[job][in_memory]") {
+  for (const int stage : {1, 3})
+    for (const std::uint32_t first : {0u, 2u}) {
+      INFO("zero(" << stage << "), the node of rank " << first);
+      const std::uint64_t at = late_exchange(stage);
+      ElasticWorld world{4, {{Fate::Kind::dies, first, at, true, true}}, toy(in_memory(stage, 2)), {0, 0, 1, 1}};
+      auto& results = world.wait();
+      for (std::size_t i = 0; i < results.size(); ++i)
+        if (!world.was_killed(i)) ended_alike(results[i]);
+      CHECK(said(world, "all go back to the in-memory checkpoint"));
+      CHECK_FALSE(said(world, "from nothing"));
+      REQUIRE_FALSE(world.restorations().empty());
+      for (const Restoration& told : world.restorations()) {
+        CHECK(told.checkpoint == in_memory_checkpoint);
+        CHECK(told.step % 2 == 0);
+        CHECK(told.steps_again <= 2);
+        CHECK(told.notes.size() == 1);
+      }
+    }
+}
+
+TEST_CASE("a second worker that dies while the others get the in-memory checkpoint takes nothing of it", "[job][in_memory]") {
+  Selection selection;
+  for (const int stage : {1, 2, 3})
+    for (std::uint64_t second = 0; second < 14; ++second) {
+      if (!selection.takes()) continue;
+      INFO("zero(" << stage << "), the second one at exchange " << second << " of its generation");
+      const std::uint64_t at = late_exchange(stage);
+      // Ranks 0 and 2 of four hold each other's parts, and so do 1 and 3: the second one is not the first one's holder.
+      ElasticWorld world{4, {{Fate::Kind::dies, 1, at, true}, {Fate::Kind::dies, 0, second, true}}, toy(in_memory(stage, 2)), {0, 1, 2, 3}};
+      auto& results = world.wait();
+      for (std::size_t i = 0; i < results.size(); ++i)
+        if (!world.was_killed(i)) ended_alike(results[i]);
+      CHECK(said(world, "all go back to the in-memory checkpoint"));
+      CHECK_FALSE(said(world, "from nothing"));
+    }
+}
+
+TEST_CASE("where both holders of a part are lost, all go back to the checkpoint on storage, or to the beginning", "[job][in_memory]") {
+  for (const bool with_storage : {false, true}) {
+    INFO((with_storage ? "with" : "without") << " a directory");
+    const TemporaryDirectory root;
+    ToyOptions options = in_memory(1, 1);
+    if (with_storage) options.checkpoint.directory = root.path(), options.checkpoint.every = 3;
+    // Of four ranks 0 and 2 hold the same parts. Rank 2 is rank 1 once rank 0 is gone, and dies before the others could make another checkpoint.
+    ElasticWorld world{4, {{Fate::Kind::dies, 0, late_exchange(1), true}, {Fate::Kind::dies, 1, 2, true}}, toy(options), {0, 1, 2, 3}};
+    auto& results = world.wait();
+    for (std::size_t i = 0; i < results.size(); ++i)
+      if (!world.was_killed(i)) ended_alike(results[i]);
+    CHECK_FALSE(said(world, "the in-memory checkpoint of step"));
+    CHECK(said(world, "all go back to the newest checkpoint, or to the beginning"));
+    CHECK(said(world, "from nothing") == !with_storage);
+  }
+}
+
+TEST_CASE("in-memory checkpoints take what plan_table and seal say", "[job][in_memory]") {
+  std::vector<UnitSpec> units;
+  for (const ToyTensor& t : toy_tensors()) {
+    if (units.empty() || units.back().name != t.unit) units.push_back({t.unit, {}});
+    units.back().tensors.push_back({t.name, DType::f32, {t.size}, t.options});
+  }
+  const Layout layout = lay_out(units);
+  for (const int stage : {1, 3})
+    for (const Nodes& nodes : {Nodes{0}, Nodes{0, 0}, Nodes{0, 1, 1}, Nodes{0, 0, 1, 1, 2}}) {
+      INFO("zero(" << stage << "), " << text_of(nodes));
+      const auto world = static_cast<std::uint32_t>(nodes.size());
+      std::vector<std::uint64_t> most(world);
+      ToyOptions options = in_memory(stage, 1);
+      options.in_slot = [&](Job& job, std::uint64_t, Slot&) {
+        std::uint64_t& mine = most[JobAccess::rank(job)];
+        mine = std::max(mine, JobAccess::memory_checkpoint_bytes(job));
+      };
+      std::string table;
+      for (const Member& m : run_world({.world = world, .nodes = nodes}, [&](Job&job, Member&me) {
+             toy(options)(job, me);
+             if (JobAccess::rank(job) == 0) table = job.plan_table(world, 0);
+           }))
+        ended_alike(m);
+      const std::uint64_t said = memory_checkpoint_bytes(layout, Optimizer::adamw, nodes);
+      CHECK(*std::ranges::max_element(most) == said);
+      const std::uint64_t on_one_node = memory_checkpoint_bytes(layout, Optimizer::adamw, std::vector<std::uint32_t>(world));
+      CHECK(table.ends_with("in-memory checkpoints, with zero(1) to zero(3) and hybrid: " + human_bytes(on_one_node) +
+                            " more of each rank's host memory"));
+    }
+  const Plan plan = toy_plan(1);
+  CHECK(memory_checkpoints_line(plan, layout, Nodes{0}, 5).find("none is made while there is one worker") != std::string::npos);
+  CHECK(memory_checkpoints_line(plan, layout, Nodes{0, 0}, 5).find("every 5 steps: the loss of one worker (all are on one node") !=
+        std::string::npos);
+  CHECK(memory_checkpoints_line(plan, layout, Nodes{0, 1}, 1).find("every step: the loss of one worker or one node") != std::string::npos);
+  const ShardMap shards = shard_map(Sharding::sharded, Nodes{0, 1});
+  const std::uint64_t needs = bytes_by_rank(layout, choose_exchange(plan, layout, shards).placement, shards, plan.optimizer, 8, plan.reduce,
+                                            plan.leaves, plan.overlap)[0]
+                                  .all();
+  CHECK_FALSE(exceeds_machine(plan, units, layout, shards, 0, needs + 1000, 1000).has_value());
+  CHECK(exceeds_machine(plan, units, layout, shards, 0, needs + 999, 1000)->find("in-memory checkpoints 1000 B") != std::string::npos);
+}
+
+TEST_CASE("ranks that make in-memory checkpoints at other steps do not train together", "[job][in_memory]") {
+  const auto members = run_world({.world = 2}, [&](Job& job, Member& me) { toy(in_memory(1, 1 + JobAccess::rank(job)))(job, me); });
+  for (const Member& m : members) {
+    REQUIRE(m.failure);
+    CHECK(m.failure->code == Code::mismatch);
+    CHECK(m.failure->what.find("in_memory_every: 2") != std::string::npos);
+  }
+}
+
+TEST_CASE("any history with in-memory checkpoints ends with the same bits", "[job][in_memory]") {
+  for_all_seeds(80, [](Rng& rng) {
+    const Copies copies = rng.chance(0.3) ? hybrid : Copies{[](Placement placement) { return placement; }};
+    any_history(rng, copies, 1 + rng.below(4));
+  });
+}
+
+}  // namespace elrun::test

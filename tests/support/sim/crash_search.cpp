@@ -29,11 +29,12 @@ Profile profile_of(const SmallWorld& world, bool parcels_die, std::vector<std::u
   plan.micro_batch = 2;
   plan.global_batch = 6;
   plan.samples = 18;
-  plan.steps = world.grows ? 3 : 2;
+  plan.steps = world.grows || world.in_memory_every > 0 ? 3 : 2;
   plan.seed = 11;
   plan.placement = world.placement;
   p.steps = plan.steps * plan.slots();
   if (world.saves_every > 0) p.job.checkpoint = {.directory = "/checkpoints", .every = world.saves_every};
+  p.job.checkpoint.in_memory_every = world.in_memory_every;
   p.job.crashes_at = std::move(crashes_at);
   p.job.parcels_die = parcels_die;
   p.job.parcels_live = !parcels_die;

@@ -22,25 +22,30 @@ struct SmallWorld {
   std::array<std::uint32_t, 3> workers{};  ///< Of each node; 0: there is none.
   Placement placement;
   std::uint64_t saves_every = 0;  ///< 0: there are no checkpoints.
-  bool grows = false;             ///< The last node comes while the others train.
+  std::uint64_t in_memory_every = 0;
+  bool grows = false;  ///< The last node comes while the others train.
 };
 inline constexpr auto small_worlds = std::to_array<SmallWorld>({
-    {"two workers, replicated", {1, 1, 0}, zero(0), 0, false},
-    {"two workers, replicated, saved", {1, 1, 0}, zero(0), 1, false},
-    {"two workers, optimizer sharded", {1, 1, 0}, zero(1), 0, false},
-    {"two workers, optimizer sharded, saved", {1, 1, 0}, zero(1), 1, false},
-    {"two workers, all sharded", {1, 1, 0}, zero(3), 0, false},
-    {"three workers, replicated", {1, 1, 1}, zero(0), 0, false},
-    {"three workers, optimizer sharded", {1, 1, 1}, zero(1), 0, false},
-    {"three workers, all sharded, saved", {1, 1, 1}, zero(3), 1, false},
-    {"three workers of two nodes, sharded inside of them", {2, 1, 0}, hybrid(zero(1)), 0, false},
-    {"two workers, mirrored", {1, 1, 0}, mirrored(zero(1)), 0, false},
-    {"three workers, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, false},
-    {"three workers, all mirrored", {1, 1, 1}, mirrored(zero(3)), 0, false},
-    {"three workers of two nodes, all mirrored", {2, 1, 0}, mirrored(zero(3)), 0, false},
-    {"two workers and a third, optimizer sharded", {1, 1, 1}, zero(1), 0, true},
-    {"two workers and a third, all sharded", {1, 1, 1}, zero(3), 0, true},
-    {"two workers and a third, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, true},
+    {"two workers, replicated", {1, 1, 0}, zero(0), 0, 0, false},
+    {"two workers, replicated, saved", {1, 1, 0}, zero(0), 1, 0, false},
+    {"two workers, optimizer sharded", {1, 1, 0}, zero(1), 0, 0, false},
+    {"two workers, optimizer sharded, saved", {1, 1, 0}, zero(1), 1, 0, false},
+    {"two workers, all sharded", {1, 1, 0}, zero(3), 0, 0, false},
+    {"three workers, replicated", {1, 1, 1}, zero(0), 0, 0, false},
+    {"three workers, optimizer sharded", {1, 1, 1}, zero(1), 0, 0, false},
+    {"three workers, all sharded, saved", {1, 1, 1}, zero(3), 1, 0, false},
+    {"three workers of two nodes, sharded inside of them", {2, 1, 0}, hybrid(zero(1)), 0, 0, false},
+    {"two workers, mirrored", {1, 1, 0}, mirrored(zero(1)), 0, 0, false},
+    {"three workers, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, 0, false},
+    {"three workers, all mirrored", {1, 1, 1}, mirrored(zero(3)), 0, 0, false},
+    {"three workers of two nodes, all mirrored", {2, 1, 0}, mirrored(zero(3)), 0, 0, false},
+    {"two workers and a third, optimizer sharded", {1, 1, 1}, zero(1), 0, 0, true},
+    {"two workers and a third, all sharded", {1, 1, 1}, zero(3), 0, 0, true},
+    {"two workers and a third, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, 0, true},
+    {"two workers, optimizer sharded, in memory", {1, 1, 0}, zero(1), 0, 1, false},
+    {"three workers, optimizer sharded, in memory", {1, 1, 1}, zero(1), 0, 1, false},
+    {"three workers of two nodes, all sharded, in memory", {2, 1, 0}, zero(3), 0, 1, false},
+    {"two workers and a third, optimizer sharded, in memory", {1, 1, 1}, zero(1), 0, 1, true},
 });
 
 struct CrashFound {

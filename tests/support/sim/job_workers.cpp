@@ -31,6 +31,7 @@ void Simulation::prepare_jobs() {
   std::get<SameState>(checkers_.all).follows_the_world = profile_.job.plan.reduce == Reduce::fast;
   std::get<DecidedOnce>(checkers_.all).plan = profile_.job.plan;
   std::get<NothingLost>(checkers_.all).plan = profile_.job.plan;
+  if (profile_.job.checkpoint.directory.empty()) std::get<CheckpointsHold>(checkers_.all).every = profile_.job.checkpoint.in_memory_every;
   std::get<SavesHold>(checkers_.all).is_calm = profile_.faults.empty() && profile_.cuts.empty() && profile_.job.faults.empty() &&
                                                profile_.job.crashes_at.empty() && profile_.job.writer_crashes_at.empty() &&
                                                profile_.slow_messages == 0 && !profile_.worker_faults;

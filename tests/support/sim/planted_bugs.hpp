@@ -67,7 +67,9 @@
                   bug(state_from_one_behind, "the state is shared by a member that lacks the last decided step")                \
                       bug(host_state_stays, "host state is not put back when a step is done again")                             \
                           bug(samples_by_generation, "samples are drawn by the number of the generation instead of the step's") \
-                              bug(parameters_half_gathered, "parameters count as gathered although the exchange failed")
+                              bug(parameters_half_gathered, "parameters count as gathered although the exchange failed")        \
+                                  bug(old_checkpoint_goes_early,                                                                \
+                                      "an in-memory checkpoint is given up before all members have their parts of the next one")
 
 // Of the same, and found where nodes are cut from each other: one comes back with a state that the others have not.
 #define ELRUN_SIM_JOB_CUT_BUGS(bug)                                                                                  \

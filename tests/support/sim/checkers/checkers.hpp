@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "tests/support/sim/checkers/bad_node_harms_itself.hpp"
+#include "tests/support/sim/checkers/checkpoints_hold.hpp"
 #include "tests/support/sim/checkers/cuts_cost_one.hpp"
 #include "tests/support/sim/checkers/decided_once.hpp"
 #include "tests/support/sim/checkers/faults_stay_local.hpp"
@@ -41,7 +42,7 @@ class Checkers {
   Report report;
   std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SurvivorsStayTogether,
              SparesAreWelcome, OneVerdict, StoreIsLinear, SameState, DecidedOnce, NothingLost, BadNodeHarmsItself, CutsCostOne,
-             GuardsTellOfTheDead, SavesHold>
+             GuardsTellOfTheDead, SavesHold, CheckpointsHold>
       all;
 };
 

@@ -1,5 +1,6 @@
 elrun_test(message_test SOURCES unit/message_test.cpp LINK elrun::link_core LABELS unit PROGRAM link_unit)
 elrun_test(launch_environment_test SOURCES unit/launch_environment_test.cpp LINK elrun::link_core LABELS unit PROGRAM link_unit)
+elrun_test(request_store_test SOURCES unit/request_store_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
 elrun_test(session_state_test SOURCES unit/session_state_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
 elrun_test(message_stream_test SOURCES unit/message_stream_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
 elrun_test(socket_test SOURCES unit/socket_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)

@@ -31,7 +31,8 @@ class ELRUN_API Store {
   /// Adds to a decimal counter (absent: 0) and returns the new value. `invalid_argument` when the key holds no number.
   virtual Result<std::int64_t> add(std::string_view key, std::int64_t amount, Deadline deadline) = 0;
   /// Stores `desired` if the key holds `expected` (or is absent and `expected` is empty). Returns what the key holds
-  /// then; `expected` itself when the key is absent and `expected` is not empty (as torch's TCPStore does).
+  /// then; `expected` itself when the key is absent and `expected` is not empty (as torch's TCPStore does). Both values
+  /// together have at most 16 MiB.
   virtual Result<Value> compare_set(std::string_view key, std::span<const std::byte> expected, std::span<const std::byte> desired,
                                     Deadline deadline) = 0;
   /// Waits until all keys exist.
@@ -49,7 +50,8 @@ class ELRUN_API Store {
   /// the remedy `retry` and calls again makes the same call: it never falls one barrier behind the others.
   virtual Result<void> barrier(std::string_view name, WorldSize count, Deadline deadline) = 0;
   /// Everybody's values in rank order, once all `count` ranks have called; the name can be used again after that. Who
-  /// calls again as above gets what the others got, even if its value is another one now.
+  /// calls again as above gets what the others got, even if its value is another one now. All values together have at
+  /// most 16 MiB, so each has at most 16 MiB divided by `count`.
   virtual Result<std::vector<Value>> all_gather(std::string_view name, Rank rank, WorldSize count, std::span<const std::byte> value,
                                                 Deadline deadline) = 0;
 };

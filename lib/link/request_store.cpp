@@ -25,11 +25,11 @@ std::vector<std::string> problems_of(const StoreRequest& request) {
     problems.push_back(
         fmt::format("the key \"{}\"... has {} bytes; {} are possible", key.substr(0, 32), key.size(), store_key_max.value()));
   }
-  for (const ByteVector* value : {&request.value, &request.expected}) {
-    if (value->size() <= store_value_max.value()) continue;
-    problems.push_back(fmt::format("a value of {} bytes for \"{}\"; {} are possible", value->size(),
-                                   request.keys.empty() ? "" : request.keys.front(), store_value_max.value()));
-  }
+  const std::size_t bytes = request.value.size() + request.expected.size();
+  const std::size_t most = store_value_max.value() / (request.op == StoreOp::all_gather ? std::max(request.count, 1u) : 1u);
+  if (bytes > most)
+    problems.push_back(
+        fmt::format("a value of {} bytes for \"{}\"; {} are possible", bytes, request.keys.empty() ? "" : request.keys.front(), most));
   return problems;
 }
 

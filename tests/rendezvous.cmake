@@ -1,4 +1,4 @@
-elrun_test(store_core_test SOURCES unit/store_core_test.cpp LINK elrun::link_core LABELS unit)
+elrun_test(store_core_test SOURCES unit/store_core_test.cpp LINK elrun::link_core fmt::fmt LABELS unit)
 elrun_test(store_parts_test SOURCES unit/store_parts_test.cpp LINK elrun::link_core LABELS unit)
 elrun_test(round_test SOURCES unit/round_apart_test.cpp unit/round_end_cause_test.cpp unit/round_end_test.cpp unit/round_exclude_test.cpp unit/round_failure_test.cpp
   unit/round_form_test.cpp unit/round_growth_test.cpp unit/round_guard_test.cpp unit/round_recovery_test.cpp unit/round_revoke_test.cpp unit/round_start_test.cpp

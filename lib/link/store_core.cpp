@@ -252,16 +252,22 @@ void StoreCore::take(Answers& answers, const std::string& key) {
   look_at(answers, key);
 }
 
-// The key has changed.
+// The key has changed. A caller that waits for many goes on from where it is parked, and looks at all once more before it is answered: so keys that come in
+// the order in which they are waited for cost two looks each, and one that was removed meanwhile is waited for again.
 void StoreCore::look_at(Answers& answers, const std::string& key) {
   if (ELRUN_PLANTED(waiter_not_woken)) return;
   for (const WaiterId& id : waiters_.parked_at(key)) {
-    const StoreRequest& request = waiters_.at(id).request;
-    if (std::optional<StoreReply> reply = ready(request)) {
+    const StoreWaiter& waiter = waiters_.at(id);
+    if (waiter.request.op == StoreOp::wait)
+      if (const std::size_t next = keys_.missing(waiter.request, *waiter.parked_at); next < waiter.request.keys.size()) {
+        waiters_.park(id, next);
+        continue;
+      }
+    if (std::optional<StoreReply> reply = ready(waiter.request)) {
       dismiss(id);
       answer(answers, id, *std::move(reply));
-    } else if (request.op == StoreOp::wait) {
-      waiters_.park(id, *keys_.missing(request));
+    } else if (waiter.request.op == StoreOp::wait) {
+      waiters_.park(id, keys_.missing(waiter.request));
     }
   }
 }
@@ -269,7 +275,7 @@ void StoreCore::look_at(Answers& answers, const std::string& key) {
 void StoreCore::wait_or_answer(Answers& answers, const WaiterId& id, StoreRequest request, Instant now, StoreScope scope) {
   if (std::optional<StoreReply> reply = ready(request)) return answer(answers, id, *std::move(reply));
   if (request.wait <= Duration{0}) return answer(answers, id, failed(Code::deadline_passed, waited_for(request, scope)));
-  const std::string at = request.op == StoreOp::watch ? request.keys[0] : *keys_.missing(request);
+  const std::size_t at = request.op == StoreOp::watch ? 0 : keys_.missing(request);
   waiters_.add(id, std::move(request), now, scope);
   waiters_.park(id, at);
 }
@@ -337,7 +343,7 @@ std::optional<StoreReply> StoreCore::ready(const StoreRequest& request) const {
     if (value == nullptr) return request.absent ? std::nullopt : std::optional{StoreReply{}};
     return !request.absent && *value == request.expected ? std::nullopt : std::optional{with_value(*value)};
   }
-  if (keys_.missing(request) != nullptr) return {};
+  if (keys_.missing(request) < request.keys.size()) return {};
   return request.op == StoreOp::get ? with_value(*keys_.find(request.keys[0])) : StoreReply{};
 }
 

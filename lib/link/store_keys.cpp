@@ -1,7 +1,5 @@
 #include "lib/link/store_keys.hpp"
 
-#include <algorithm>
-
 namespace elrun::inline v0 {
 
 std::size_t StoreKeys::count(std::string_view prefix) const {
@@ -10,9 +8,9 @@ std::size_t StoreKeys::count(std::string_view prefix) const {
   return number;
 }
 
-const std::string* StoreKeys::missing(const StoreRequest& request) const {
-  const auto missing = std::find_if(request.keys.begin(), request.keys.end(), [&](const std::string& key) { return !contains(key); });
-  return missing == request.keys.end() ? nullptr : &*missing;
+std::size_t StoreKeys::missing(const StoreRequest& request, std::size_t from) const {
+  while (from < request.keys.size() && contains(request.keys[from])) ++from;
+  return from;
 }
 
 void StoreKeys::put(const std::string& key, ByteVector value) {

@@ -1,6 +1,7 @@
 #pragma once
 /// \file StoreKeys: the keys of a store and their values. Pure.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,8 +29,8 @@ class StoreKeys {
   [[nodiscard]] std::size_t count(std::string_view prefix) const;
   /// Names and values.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  /// The first of the keys that a call names and that is not there; null: all are.
-  [[nodiscard]] const std::string* missing(const StoreRequest& request) const;
+  /// The first of the keys that a call names, from this one on, that is not there; their number: all are.
+  [[nodiscard]] std::size_t missing(const StoreRequest& request, std::size_t from = 0) const;
 
   void put(const std::string& key, ByteVector value);
   /// It is there.

@@ -15,16 +15,16 @@ void StoreWaiters::add(const WaiterId& id, StoreRequest request, Instant now, St
   ELRUN_ASSERT(waiters_.emplace(id, std::move(waiter)).second);
 }
 
-void StoreWaiters::park(const WaiterId& id, const std::string& key) {
+void StoreWaiters::park(const WaiterId& id, std::size_t key) {
   StoreWaiter& waiter = waiters_.at(id);
-  unpark(id, waiter.parked_at);
+  unpark(id, waiter);
   waiter.parked_at = key;
-  parked_[key].insert(id);
+  parked_[waiter.request.keys[key]].insert(id);
 }
 
-void StoreWaiters::unpark(const WaiterId& id, const std::string& key) {
-  const auto parked = parked_.find(key);
-  if (parked == parked_.end()) return;
+void StoreWaiters::unpark(const WaiterId& id, const StoreWaiter& waiter) {
+  if (!waiter.parked_at) return;
+  const auto parked = parked_.find(waiter.request.keys[*waiter.parked_at]);
   parked->second.erase(id);
   if (parked->second.empty()) parked_.erase(parked);
 }
@@ -33,7 +33,7 @@ StoreWaiter StoreWaiters::release(const WaiterId& id) {
   StoreWaiter waiter = std::move(waiters_.extract(id).mapped());
   expiries_.erase({waiter.until, id});
   bytes_ -= held_by(waiter.request);
-  unpark(id, waiter.parked_at);
+  unpark(id, waiter);
   return waiter;
 }
 

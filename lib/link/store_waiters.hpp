@@ -1,6 +1,7 @@
 #pragma once
 /// \file StoreWaiters: the calls of a store that wait. Pure.
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -22,7 +23,7 @@ struct StoreWaiter {
   StoreRequest request;
   Instant until;
   StoreScope scope;
-  std::string parked_at;  ///< get, wait, watch: when this key changes the waiter is looked at again
+  std::optional<std::size_t> parked_at;  ///< get, wait, watch: which of its keys; when it changes the waiter is looked at again
 };
 
 /// Found by caller, by scope, by deadline, and by the one key at which each is parked. A value; it judges nothing.
@@ -36,8 +37,8 @@ class StoreWaiters {
 
   /// From `now` for as long as the request says, `store_wait_max` at most. There is none of this id.
   void add(const WaiterId& id, StoreRequest request, Instant now, StoreScope scope);
-  /// At this key, and at no other any more.
-  void park(const WaiterId& id, const std::string& key);
+  /// At this one of its keys, and at no other any more.
+  void park(const WaiterId& id, std::size_t key);
   /// It waits no longer.
   StoreWaiter release(const WaiterId& id);
 
@@ -50,7 +51,7 @@ class StoreWaiters {
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
-  void unpark(const WaiterId& id, const std::string& key);
+  void unpark(const WaiterId& id, const StoreWaiter& waiter);
 
   std::map<WaiterId, StoreWaiter> waiters_;
   std::set<std::pair<Instant, WaiterId>> expiries_;

@@ -1,6 +1,9 @@
 #include "lib/link/store_core.hpp"
 
+#include <ctime>
 #include <string>
+
+#include <fmt/format.h>
 
 #include "lib/link/store_memory.hpp"
 
@@ -79,6 +82,35 @@ TEST_CASE("get and wait are answered when the last missing key appears", "[store
   CHECK(call(cid, set("c", "")).size() == 1);
   CHECK(call(cid, set("a", "")).size() == 2);
   CHECK_FALSE(store.next_expiry());
+}
+
+TEST_CASE("a wait for many keys is not over while one of them was removed again", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  CHECK(call(ann, {.op = StoreOp::wait, .wait = 10s, .keys = {"a", "b", "c"}}).empty());
+  for (const char* key : {"a", "b"}) CHECK(call(bob, set(key, "")).size() == 1);
+  CHECK(call(bob, {.op = StoreOp::remove, .keys = {"a"}}).size() == 1);
+  CHECK(call(bob, set("c", "")).size() == 1);
+  CHECK(call(bob, set("a", "")).size() == 2);
+}
+
+TEST_CASE("keys of many ranks that all wait for all of them cost about the same in every order", "[store]") {
+  constexpr std::uint32_t ranks = 400;
+  const auto name = [](std::uint32_t rank) { return fmt::format("key/{:04}", rank); };
+  StoreRequest all{.op = StoreOp::wait, .wait = 10s, .keys = {}};
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) all.keys.push_back(name(rank));
+  const auto cost = [&](bool in_order) {
+    StoreCore store = fresh_store();
+    Caller call{store};
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) CHECK(call(StoreCaller{rank + 10}, all).empty());
+    const std::clock_t begun = std::clock();
+    std::size_t answers = 0;
+    for (std::uint32_t i = 0; i < ranks; ++i) answers += call(ann, set(name(in_order ? i : ranks - 1 - i), "")).size();
+    CHECK(answers == 2 * ranks);
+    return std::clock() - begun;
+  };
+  const std::clock_t first_one_last = cost(false);  // all wait for that one: no key before it costs a look
+  CHECK(cost(true) < 20 * first_one_last);
 }
 
 TEST_CASE("every wait ends by its deadline and says what for", "[store]") {

@@ -36,8 +36,9 @@ TEST_CASE("keys count their names and values, and only the job's outlive a gener
   keys.put("a/1", bytes("1"));
   CHECK(*keys.find("a/1") == bytes("1"));
   CHECK(keys.bytes() == 3 + 1 + 3 + 5 + 1);
-  CHECK(*keys.missing({.keys = {"a/1", "c", "b"}}) == "c");
-  CHECK(keys.missing({.keys = {"a/1", "a/2"}}) == nullptr);
+  CHECK(keys.missing({.keys = {"a/1", "c", "b"}}) == 1);
+  CHECK(keys.missing({.keys = {"c", "a/1", "b"}}, 1) == 2);
+  CHECK(keys.missing({.keys = {"a/1", "a/2"}}) == 2);
   keys.erase("a/1");
   CHECK_FALSE(keys.contains("a/1"));
   CHECK(keys.bytes() == 3 + 5 + 1);
@@ -51,11 +52,11 @@ TEST_CASE("a waiter is found by caller, scope, deadline and key, until it is rel
   StoreWaiters waiters;
   CHECK_FALSE(waiters.next_expiry());
   waiters.add({bob, 1}, waits_for("k", 20s), start, StoreScope::generation);
-  waiters.add({ann, 7}, waits_for("k", 10s), start, StoreScope::job);
+  waiters.add({ann, 7}, {.op = StoreOp::wait, .wait = 10s, .keys = {"k", "other"}}, start, StoreScope::job);
   waiters.add({ann, 3}, waits_for("long", Duration::max()), start, StoreScope::generation);
-  for (const WaiterId& id : Ids{{bob, 1}, {ann, 7}}) waiters.park(id, "k");
+  for (const WaiterId& id : Ids{{bob, 1}, {ann, 7}}) waiters.park(id, 0);
   CHECK(waiters.size() == 3);
-  CHECK(waiters.bytes() == 1 + 1 + 4);
+  CHECK(waiters.bytes() == 1 + 6 + 4);
   CHECK(waiters.of(ann) == Ids{{ann, 3}, {ann, 7}});
   CHECK(waiters.of(StoreScope::generation) == Ids{{ann, 3}, {bob, 1}});
   CHECK(waiters.parked_at("k") == Ids{{ann, 7}, {bob, 1}});
@@ -64,7 +65,7 @@ TEST_CASE("a waiter is found by caller, scope, deadline and key, until it is rel
   CHECK(waiters.late(start + 20s) == Ids{{ann, 7}, {bob, 1}});  // the first one first
   CHECK(waiters.at({ann, 3}).until == start + store_wait_max);  // a longer wait is cut
   SECTION("it is parked at one key") {
-    waiters.park({ann, 7}, "other");
+    waiters.park({ann, 7}, 1);
     CHECK(waiters.parked_at("k") == Ids{{bob, 1}});
     CHECK(waiters.parked_at("other") == Ids{{ann, 7}});
   }
@@ -74,7 +75,7 @@ TEST_CASE("a waiter is found by caller, scope, deadline and key, until it is rel
     CHECK(waiters.parked_at("k") == Ids{{bob, 1}});
     CHECK(waiters.next_expiry() == start + 20s);
     CHECK(waiters.bytes() == 1 + 4);
-    CHECK(waiters.release({ann, 3}).parked_at.empty());
+    CHECK_FALSE(waiters.release({ann, 3}).parked_at);
     waiters.release({bob, 1});
     CHECK(waiters.parked_at("k").empty());
     CHECK(waiters.bytes() == 0);

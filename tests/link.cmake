@@ -3,6 +3,7 @@ elrun_test(launch_environment_test SOURCES unit/launch_environment_test.cpp LINK
 elrun_test(request_store_test SOURCES unit/request_store_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
 elrun_test(session_state_test SOURCES unit/session_state_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
 elrun_test(message_stream_test SOURCES unit/message_stream_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
+elrun_test(worker_server_test SOURCES unit/worker_server_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
 elrun_test(socket_test SOURCES unit/socket_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
 elrun_test(death_futex_test SOURCES unit/death_futex_test.cpp LINK elrun::link LABELS unit PROGRAM link_unit)
 

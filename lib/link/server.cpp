@@ -3,7 +3,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <list>
 #include <map>
+#include <span>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -23,19 +27,21 @@ constexpr Duration accept_pause = 100ms;  // without a free descriptor the liste
 
 class Server final : public WorkerServer {
  public:
-  Server(asio::io_context& loop, Fd listener, const SocketAddress& address, MessageStream::Limits limits, Handler handler)
-      : loop_{loop}, listener_{loop, listener.give_up()}, pause_{loop}, address_{address}, limits_{limits}, handler_{std::move(handler)} {
-    accept();
+  Server(asio::io_context& loop, std::vector<Fd> listeners, MessageStream::Limits limits, Handler handler)
+      : loop_{loop}, limits_{limits}, handler_{std::move(handler)} {
+    for (Fd& listener : listeners) accept(listeners_.emplace_back(loop, std::move(listener)));
   }
   ~Server() override {
     for (auto& [number, stream] : streams_) stream->drop();
-    if (address_.family() == AF_UNIX) (void)::unlink(address_.host().c_str());
+    if (address().family() == AF_UNIX) (void)::unlink(address().host().c_str());
   }
 
   void send(Connection to, const Message& message) override {
     if (const auto at = streams_.find(to); at != streams_.end()) at->second->send(message);
   }
-  [[nodiscard]] bool is_loopback() const override { return address_.is_loopback(); }
+  [[nodiscard]] bool is_loopback() const override {
+    return std::ranges::all_of(listeners_, [](const Listener& at) { return at.address.is_loopback(); });
+  }
   void expect(Connection connection) override { unauthenticated_.erase(connection); }
   void trust(Connection connection) override {
     unauthenticated_.erase(connection);
@@ -50,7 +56,7 @@ class Server final : public WorkerServer {
       if (!alive.expired()) unauthenticated_.erase(connection);
     });
   }
-  [[nodiscard]] std::uint16_t port() const override { return address_.port(); }
+  [[nodiscard]] std::uint16_t port() const override { return address().port(); }
 
  private:
   struct Unauthenticated {
@@ -58,14 +64,23 @@ class Server final : public WorkerServer {
     std::shared_ptr<MessageStream> stream;
   };
 
-  void accept() {
-    listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this, alive = std::weak_ptr{alive_}](const ErrorCode& error) {
+  struct Listener {
+    Listener(asio::io_context& loop, Fd listener) : address{local_address(listener.get())}, socket{loop, listener.give_up()}, pause{loop} {}
+    const SocketAddress address;
+    asio::posix::stream_descriptor socket;
+    asio::steady_timer pause;
+  };
+  /// The first one.
+  [[nodiscard]] const SocketAddress& address() const { return listeners_.front().address; }
+
+  void accept(Listener& at) {
+    at.socket.async_wait(asio::posix::stream_descriptor::wait_read, [this, &at, alive = std::weak_ptr{alive_}](const ErrorCode& error) {
       if (alive.expired() || error) return;
       for (;;) {
-        if (unauthenticated_.size() >= unauthenticated_max && !make_room()) return accept_later();
-        auto accepted = accept_one(listener_.native_handle());
-        if (!accepted.ok()) return accept_later();
-        if (!*accepted) return accept();
+        if (unauthenticated_.size() >= unauthenticated_max && !make_room()) return accept_later(at);
+        auto accepted = accept_one(at.socket.native_handle());
+        if (!accepted.ok()) return accept_later(at);
+        if (!*accepted) return accept(at);
         admit(std::move(**accepted));
       }
     });
@@ -79,17 +94,17 @@ class Server final : public WorkerServer {
     unauthenticated_.erase(oldest);
     return true;
   }
-  void accept_later() {
-    pause_.expires_after(accept_pause);
-    pause_.async_wait([this, alive = std::weak_ptr{alive_}](const ErrorCode& error) {
-      if (!alive.expired() && !error) accept();
+  void accept_later(Listener& at) {
+    at.pause.expires_after(accept_pause);
+    at.pause.async_wait([this, &at, alive = std::weak_ptr{alive_}](const ErrorCode& error) {
+      if (!alive.expired() && !error) accept(at);
     });
   }
 
   void admit(Fd socket) {
     if (streams_.size() >= connections_max) return;
     std::uint64_t pid = 0;
-    if (address_.family() == AF_UNIX) {
+    if (address().family() == AF_UNIX) {
       ucred peer{};
       socklen_t size = sizeof peer;
       if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) return;
@@ -99,7 +114,7 @@ class Server final : public WorkerServer {
     }
     const Connection number = ++last_;
     const auto stream = std::make_shared<MessageStream>(
-        adopt(loop_, std::move(socket), address_.family()), limits_,
+        adopt(loop_, std::move(socket), address().family()), limits_,
         MessageStream::Handler{[this, number, pid](const Message& message) { on_message(number, pid, message); },
                                [this, number](const Failure& why) {
                                  streams_.erase(number);
@@ -107,8 +122,9 @@ class Server final : public WorkerServer {
                                  handler_.closed(number, why);
                                }});
     streams_.emplace(number, stream);
-    if (address_.family() != AF_UNIX)
-      unauthenticated_.emplace(number, Unauthenticated{asio::steady_timer::clock_type::now() + unauthenticated_turn, stream});
+    if (address().family() != AF_UNIX)
+      unauthenticated_.emplace(number,
+                               Unauthenticated{asio::steady_timer::clock_type::now() + unauthenticated_turn, stream});
     stream->start();
   }
 
@@ -122,9 +138,7 @@ class Server final : public WorkerServer {
   }
 
   asio::io_context& loop_;
-  asio::posix::stream_descriptor listener_;
-  asio::steady_timer pause_;
-  SocketAddress address_;
+  std::list<Listener> listeners_;
   MessageStream::Limits limits_;
   Handler handler_;
   std::map<Connection, std::shared_ptr<MessageStream>> streams_;
@@ -133,24 +147,24 @@ class Server final : public WorkerServer {
   std::shared_ptr<char> alive_ = std::make_shared<char>();  // posted tasks in the loop's queue outlive this object
 };
 
-Result<std::unique_ptr<WorkerServer>> serve(asio::io_context& loop, const SocketAddress& address, MessageStream::Limits limits,
-                                            WorkerServer::Handler handler) {
-  ELRUN_TRY_ASSIGN(Fd listener, listen_on(address, NotOwn::any_of_it));
-  const SocketAddress bound = local_address(listener.get());
-  return std::unique_ptr<WorkerServer>{std::make_unique<Server>(loop, std::move(listener), bound, limits, std::move(handler))};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<WorkerServer>> WorkerServer::listen_unix(asio::io_context& loop, const Path& socket, Handler handler) {
   ELRUN_TRY_ASSIGN(const SocketAddress address, unix_address(socket));
-  return serve(loop, address, {}, std::move(handler));
+  std::vector<Fd> listeners(1);
+  ELRUN_TRY_ASSIGN(listeners[0], listen_on(address));
+  return std::unique_ptr<WorkerServer>{std::make_unique<Server>(loop, std::move(listeners), MessageStream::Limits{}, std::move(handler))};
 }
 
-Result<std::unique_ptr<WorkerServer>> WorkerServer::listen_tcp(asio::io_context& loop, const std::string& address, std::uint16_t port,
+Result<std::unique_ptr<WorkerServer>> WorkerServer::listen_tcp(asio::io_context& loop, const std::vector<SocketAddress>& addresses,
                                                                Handler handler) {
-  ELRUN_TRY_ASSIGN(const auto addresses, resolve(address, port));
-  return serve(loop, addresses.front(), {.silence = tcp_silence_max, .frame = unauthenticated_message_max}, std::move(handler));
+  std::vector<Fd> listeners(1);
+  ELRUN_TRY_ASSIGN(listeners[0], listen_on(addresses.front(), NotOwn::any_of_it));
+  for (const SocketAddress& other :
+       std::span{addresses}.subspan(1))  // one that is not this host's, or that the first one covers, is none to listen at
+    if (auto listener = listen_on(other); listener.ok()) listeners.push_back(std::move(*listener));
+  const MessageStream::Limits limits{.silence = tcp_silence_max, .frame = unauthenticated_message_max};
+  return std::unique_ptr<WorkerServer>{std::make_unique<Server>(loop, std::move(listeners), limits, std::move(handler))};
 }
 
 }  // namespace elrun::inline v0

@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
 #include "lib/base/files.hpp"
 #include "lib/link/message.hpp"
+#include "lib/link/socket.hpp"
 
 namespace elrun::inline v0 {
 
@@ -35,7 +36,8 @@ class WorkerServer {
     std::function<void(Connection, const Failure&)> closed;  ///< The worker is gone, or said what no worker says. Not after `close`.
   };
   static Result<std::unique_ptr<WorkerServer>> listen_unix(boost::asio::io_context& loop, const Path& socket, Handler handler);
-  static Result<std::unique_ptr<WorkerServer>> listen_tcp(boost::asio::io_context& loop, const std::string& address, std::uint16_t port,
+  /// At each of these addresses, at least one: those of a name, of which a worker may know any. Of the others than the first one those that this host does not have are left out.
+  static Result<std::unique_ptr<WorkerServer>> listen_tcp(boost::asio::io_context& loop, const std::vector<SocketAddress>& addresses,
                                                           Handler handler);
   virtual ~WorkerServer() = default;
   /// Queues a message; a connection whose queue is beyond its bound is closed.

@@ -16,7 +16,8 @@ Result<std::unique_ptr<WorldHost>> WorldHost::open(boost::asio::io_context& loop
   std::unique_ptr<WorldHost> host{new WorldHost{loop, clock, log, world, std::move(proof), deadline}};
   WorkerServer::Handler handler{[self = host.get()](auto from, const Message& message) { self->on_message(from, message); },
                                 [self = host.get()](auto from, const Failure& why) { self->on_closed(from, why); }};
-  ELRUN_TRY_ASSIGN(host->server_, WorkerServer::listen_tcp(loop, address, port, std::move(handler)));
+  ELRUN_TRY_ASSIGN(const auto addresses, resolve(address, port));
+  ELRUN_TRY_ASSIGN(host->server_, WorkerServer::listen_tcp(loop, addresses, std::move(handler)));
   if (open && world.value() > 1 && !host->server_->is_loopback())
     log.warning(fmt::format(
         "there is no token: until all {} ranks are here, whoever reaches {}:{} can take one of them, and gets the key of this world. Give all ranks "

@@ -49,12 +49,12 @@ std::optional<RollCall::Visitor> RollCall::earlier_of(const Hello& hello) const 
   return at != members_.end() && at->second.session == hello.session ? std::optional{at->second.visitor} : std::nullopt;
 }
 
-std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello) {
+std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello, std::string from) {
   if (auto failure = unfit(hello)) return failure;
   if (rank_of(visitor)) return mistaken(Code::protocol, fmt::format("rank {} said hello twice", hello.rank));
   if (const auto at = members_.find(Rank{hello.rank}); at != members_.end()) {
-    return mistaken(Code::already_exists, fmt::format("two workers have RANK={}: process {} is here, process {} has come", hello.rank,
-                                                      at->second.pid, hello.pid));
+    return mistaken(Code::already_exists, fmt::format("two workers have RANK={}: process {} at {} is here, process {} at {} has come",
+                                                      hello.rank, at->second.pid, at->second.from, hello.pid, from));
   }
   if (complete_) {
     return mistaken(
@@ -62,7 +62,7 @@ std::optional<Failure> RollCall::arrive(Visitor visitor, const Hello& hello) {
         fmt::format("rank {} comes too late: the world was complete and has lost it since; this job is not elastic, start it again",
                     hello.rank));
   }
-  members_.emplace(Rank{hello.rank}, Member{visitor, hello.pid, hello.session});
+  members_.emplace(Rank{hello.rank}, Member{visitor, hello.pid, hello.session, std::move(from)});
   ranks_.emplace(visitor, Rank{hello.rank});
   complete_ = members_.size() == world_.value();
   return {};

@@ -29,7 +29,8 @@ class RollCall {
   /// end has not seen it yet. It has to `leave` before the new one arrives.
   [[nodiscard]] std::optional<Visitor> earlier_of(const Hello& hello) const;
   /// Why this worker cannot be a member; nothing when it is one now.
-  [[nodiscard]] std::optional<Failure> arrive(Visitor visitor, const Hello& hello);
+  /// `from`: its address, for people.
+  [[nodiscard]] std::optional<Failure> arrive(Visitor visitor, const Hello& hello, std::string from = {});
   /// The visitor is gone. Its rank, when that is a loss.
   std::optional<Rank> leave(Visitor visitor);
   [[nodiscard]] bool complete() const { return complete_; }
@@ -39,6 +40,7 @@ class RollCall {
     Visitor visitor;
     std::uint64_t pid;
     std::uint64_t session;
+    std::string from;
   };
   [[nodiscard]] const std::map<Rank, Member>& members() const { return members_; }
 

@@ -56,12 +56,17 @@ class Server final : public WorkerServer {
       if (!alive.expired()) unauthenticated_.erase(connection);
     });
   }
+  [[nodiscard]] std::string peer(Connection connection) const override {
+    const auto at = unauthenticated_.find(connection);
+    return at == unauthenticated_.end() ? std::string{} : at->second.peer;
+  }
   [[nodiscard]] std::uint16_t port() const override { return address().port(); }
 
  private:
   struct Unauthenticated {
     asio::steady_timer::time_point turn_ends;
     std::shared_ptr<MessageStream> stream;
+    std::string peer;
   };
 
   struct Listener {
@@ -112,6 +117,7 @@ class Server final : public WorkerServer {
     } else {
       set_no_delay(socket.get());
     }
+    std::string peer = to_string(peer_address(socket.get()));
     const Connection number = ++last_;
     const auto stream = std::make_shared<MessageStream>(
         adopt(loop_, std::move(socket), address().family()), limits_,
@@ -124,7 +130,7 @@ class Server final : public WorkerServer {
     streams_.emplace(number, stream);
     if (address().family() != AF_UNIX)
       unauthenticated_.emplace(number,
-                               Unauthenticated{asio::steady_timer::clock_type::now() + unauthenticated_turn, stream});
+                               Unauthenticated{asio::steady_timer::clock_type::now() + unauthenticated_turn, stream, std::move(peer)});
     stream->start();
   }
 

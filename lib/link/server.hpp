@@ -44,6 +44,8 @@ class WorkerServer {
   virtual void send(Connection to, const Message& message) = 0;
   /// What is queued is sent first.
   virtual void close(Connection connection) = 0;
+  /// Where a connection over TCP comes from, of which no Hello was accepted; else nothing.
+  [[nodiscard]] virtual std::string peer(Connection connection) const = 0;
   [[nodiscard]] virtual std::uint16_t port() const = 0;  ///< Of a TCP listener.
   [[nodiscard]] virtual bool is_loopback() const = 0;
   /// Its Hello was accepted: it no longer counts as unauthenticated, and is not closed to make room for another. Over TCP its frames stay

@@ -173,6 +173,13 @@ SocketAddress local_address(int socket) {
   return address;
 }
 
+SocketAddress peer_address(int socket) {
+  SocketAddress address;
+  address.size = sizeof address.storage;
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return {};
+  return address;
+}
+
 void set_no_delay(int socket) {
   const int on = 1;
   (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // without it all works, later

@@ -55,6 +55,7 @@ enum class NotOwn {
 /// A socket that has connected to itself has found nobody; closing it then leaves nothing behind.
 [[nodiscard]] Result<void> connect_result(int socket, const SocketAddress& to);
 [[nodiscard]] SocketAddress local_address(int socket);
+[[nodiscard]] SocketAddress peer_address(int socket);
 /// Small frames leave at once.
 void set_no_delay(int socket);
 /// While nothing is under way the system itself asks whether the peer's system is there, and ends the connection (ETIMEDOUT) when

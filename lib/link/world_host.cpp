@@ -60,7 +60,7 @@ void WorldHost::on_message(WorkerServer::Connection from, const Message& message
       server_->close(*earlier);
       on_closed(*earlier, {});
     }
-    if (auto failure = roll_.arrive(from, *hello)) {
+    if (auto failure = roll_.arrive(from, *hello, server_->peer(from))) {
       refused_(log_, clock_.now(), Level::warning, failure->what);
       server_->send(from, Refusal{std::move(*failure)});
       server_->close(from);

@@ -68,7 +68,7 @@ TEST_CASE("all problems of the environment are told at once, each with its value
 
 TEST_CASE("a world is complete when each of its ranks is there once", "[link]") {
   RollCall roll{WorldSize{3}};
-  CHECK(!roll.arrive(1, hello(2, 3)));
+  CHECK(!roll.arrive(1, hello(2, 3), "10.0.0.7:4242"));
   CHECK(!roll.arrive(2, hello(0, 3)));
   CHECK(roll.missing() == std::vector{Rank{1}});
   CHECK(!roll.complete());
@@ -79,10 +79,10 @@ TEST_CASE("a world is complete when each of its ranks is there once", "[link]") 
     CHECK_THAT(failure->what, Catch::Contains("WORLD_SIZE=4") && Catch::Contains("WORLD_SIZE=3"));
     CHECK(!roll.complete());
   }
-  SECTION("a second worker with the same rank is refused with both processes") {
-    const auto failure = roll.arrive(3, Hello{.pid = 999, .rank = 2, .world = 3});
+  SECTION("a second worker with the same rank is refused with both processes and where they are") {
+    const auto failure = roll.arrive(3, Hello{.pid = 999, .rank = 2, .world = 3}, "10.0.0.9:4711");
     REQUIRE(failure);
-    CHECK_THAT(failure->what, Catch::Contains("RANK=2") && Catch::Contains("102") && Catch::Contains("999"));
+    CHECK_THAT(failure->what, Catch::Contains("RANK=2: process 102 at 10.0.0.7:4242 is here, process 999 at 10.0.0.9:4711 has come"));
   }
   SECTION("another version is refused with both versions") {
     Hello other = hello(1, 3);

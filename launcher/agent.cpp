@@ -78,7 +78,7 @@ class Agent {
                          {ELRUN_VERSION, run_, who_.node, ::getpid(), options().program.name, endpoint_text(), options().round},
                          [this] { return rendezvous_.coordinates(); }},
         notice_poll_{make_notice_poll()},
-        checkpoint_writer_{loop_, guard_, log_, {setting_, socket()}},
+        checkpoint_writer_{loop_, guard_, clock_, log_, {setting_, socket()}},
         processes_{loop_,
                    guard_,
                    clock_,

@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 
 #include <boost/asio/post.hpp>
@@ -17,14 +19,16 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr int backlog = 4096;         // all workers of a node may connect at one time
-constexpr Duration end_wait = 1s;     // for its end, when this process ends: it may hang in a system call on the storage
-constexpr Duration start_pause = 1s;  // after an end, so that one that cannot live is not started in a loop
+constexpr int backlog = 4096;      // all workers of a node may connect at one time
+constexpr Duration end_wait = 1s;  // for its end, when this process ends: it may hang in a system call on the storage
+constexpr Duration start_pause =
+    1s;  // after an end; twice as long after each that was quick, so that one that cannot live is not started in a loop
+constexpr Duration quick_end = 5s;  // after its start: it may not be able to live
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(boost::asio::io_context& loop, const Guard& guard, const Log& log, Setting setting)
-    : loop_{loop}, guard_{guard}, log_{log}, setting_{std::move(setting)}, listener_{loop}, pause_{loop} {}
+CheckpointWriter::CheckpointWriter(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting)
+    : loop_{loop}, guard_{guard}, clock_{clock}, log_{log}, setting_{std::move(setting)}, listener_{loop}, pause_{loop} {}
 
 Result<void> CheckpointWriter::listen() {
   const Path path = setting_.agent.directory / ckptd_socket;
@@ -45,6 +49,7 @@ void CheckpointWriter::wait_for_worker() {
 }
 
 void CheckpointWriter::start() {
+  started_ = clock_.now();
   Variables environment = setting_.agent.environment;
   environment["ELRUN_SOCKET"] = setting_.agent_socket.string();
   const bool as_json = setting_.agent.options.log_format == LogFormat::json;
@@ -63,15 +68,24 @@ void CheckpointWriter::start() {
 }
 
 void CheckpointWriter::ended(Ending ending) {
-  if (child_)
+  const bool is_quick = clock_.now() - started_ < quick_end;
+  quick_ends_ = is_quick ? quick_ends_ + 1 : 0;
+  if (child_ && (!is_quick || std::has_single_bit(quick_ends_)))  // the 1st, 2nd, 4th, ...: it may be every one
     log_.warning(
         fmt::format("elrun ckptd (pid {}) ended by {}: a save that it was writing has failed; it is started again for the next one",
                     child_->pid(), describe(ending)));
   child_.reset();
-  pause_.expires_after(start_pause);
+  if (is_quick) turn_away();
+  pause_.expires_after(start_pause * (1u << std::min(quick_ends_, 6u)));
   pause_.async_wait([this](const boost::system::error_code& error) {
     if (!error) wait_for_worker();
   });
+}
+
+/// Workers that wait for a process that does not live see the end of their lines, and their saves block.
+void CheckpointWriter::turn_away() {
+  for (auto waiting = accept_one(listener_.native_handle()); waiting.ok() && *waiting; waiting = accept_one(listener_.native_handle())) {
+  }
 }
 
 bool CheckpointWriter::takes(std::uint64_t connection, const Message& message) {

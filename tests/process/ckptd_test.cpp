@@ -329,3 +329,31 @@ TEST_CASE("one job after another saves on its own root, though fence and step ar
     }
   }
 }
+
+TEST_CASE("who waits for a writer that ended soon after its start is turned away, and another one is started", "[ckptd]") {
+  Job agent{{.arguments = {"--no_python", "--nproc_per_node", "1", "/bin/sh", "-c", "echo at $ELRUN_SOCKET.; exec sleep 60"}}};
+  const auto line = agent.line("at /");
+  REQUIRE(line);
+  const std::size_t begin = line->find("at /") + 3;
+  const Path socket = Path{line->substr(begin, line->rfind('.') - begin)}.parent_path() / ckptd_socket;
+  const auto connects = [&] {
+    const sockaddr_un address = address_of(socket);
+    Fd worker{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+    REQUIRE(::connect(worker.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    return worker;
+  };
+  std::vector<pid_t> writers;
+  const auto has_writer = [&] { return !(writers = agent.children_named("elrun-ckptd")).empty(); };
+  const Fd first = connects();
+  REQUIRE(comes(has_writer));
+  const pid_t writer = writers.front();
+  REQUIRE(::kill(writer, SIGSTOP) == 0);
+  const Fd second = connects();
+  REQUIRE(::kill(writer, SIGKILL) == 0);
+  pollfd end{second.get(), POLLIN, 0};
+  REQUIRE(::poll(&end, 1, 30'000) == 1);  // the next one would take it, and let it live
+  std::byte nothing{};
+  CHECK(::recv(second.get(), &nothing, 1, 0) <= 0);
+  const Fd third = connects();
+  CHECK(comes(has_writer));
+}

@@ -30,9 +30,13 @@ CallLimit begins_now(const CallOptions& call) { return CallLimit::from(SteadyClo
 }  // namespace
 
 Result<std::unique_ptr<Collectives>> join_host_collectives(Session& session, const GroupToJoin& group) {
+  const SteadyClock clock;
+  const Deadline deadline = Deadline::after(clock.now(), group.whole.value_or(group.connect));
   auto mesh = Mesh::join(session, group);
   if (!mesh.ok()) return tell_unreachable(session, mesh.failure()), std::move(mesh).failure();
-  return std::unique_ptr<Collectives>{std::make_unique<HostCollectives>(session, std::move(*mesh))};
+  auto joined = std::make_unique<HostCollectives>(session, std::move(*mesh));
+  ELRUN_TRY(joined->agree(std::min(group.connect, deadline.left(clock.now()))));
+  return std::unique_ptr<Collectives>{std::move(joined)};
 }
 
 HostCollectives::HostCollectives(Session& session, std::unique_ptr<Mesh> mesh)
@@ -41,6 +45,17 @@ HostCollectives::HostCollectives(Session& session, std::unique_ptr<Mesh> mesh)
       mesh_{std::move(mesh)},
       sends_(membership_.world.value()),
       receives_(membership_.world.value()) {}
+
+/// Where one pair could not share memory, only its two ranks know. Two ranks alone always know the same.
+Result<void> HostCollectives::agree(Duration limit) {
+  all_local_ = mesh_->all_local();
+  if (world() < 3 || !mesh_->all_may_share_memory()) return {};
+  const std::byte mine{all_local_};
+  std::vector<std::byte> all(world());
+  ELRUN_TRY(all_gather(std::span{&mine, 1}, all, {.limit = limit}));
+  all_local_ = std::ranges::all_of(all, [](std::byte each) { return each == std::byte{true}; });
+  return {};
+}
 
 Result<void> HostCollectives::told(Result<void> result) {
   if (!result.ok()) tell_unreachable(session_, result.failure());
@@ -101,7 +116,7 @@ Result<void> HostCollectives::broadcast(std::span<std::byte> data, Rank root, co
   const CallLimit limit = begins_now(call);
   const bool from_me = root == membership_.rank;
   clear();
-  if (data.size() < scatter_first_min || world() == 2 || mesh_->all_local()) {  // all ranks read shared memory at the same time
+  if (data.size() < scatter_first_min || world() == 2 || all_local_) {  // all ranks read shared memory at the same time
     for (std::uint32_t r = 0; r < world() && from_me; ++r)
       if (r != me()) sends_[r].push_back(data);
     if (!from_me) receives_[root.value()].push_back(data);
@@ -163,7 +178,7 @@ Result<void> HostCollectives::reduce_small(std::byte* data, std::size_t count, D
 /// last round are folded: no rank writes in `out` where another has still to read, as only who folds a block reads it.
 Result<void> HostCollectives::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather,
                                      const CallOptions& call) {
-  if (mesh_->all_local()) return mesh_->reduce(in, out, count, type, op, gather, call.limit, call.label);
+  if (all_local_) return mesh_->reduce(in, out, count, type, op, gather, call.limit, call.label);
   const CallLimit limit = begins_now(call);
   const std::size_t width = size_of(type);
   const std::uint64_t part = count * width / world();

@@ -19,6 +19,8 @@ namespace elrun::inline v0 {
 class HostCollectives final : public Collectives {
  public:
   HostCollectives(Session& session, std::unique_ptr<Mesh> mesh);
+  /// Before the first call, on all ranks: whether all share memory, on which the schedule of a call depends.
+  Result<void> agree(Duration limit);
   [[nodiscard]] const Membership& membership() const override { return membership_; }
   Result<void> all_reduce(std::byte* data, std::size_t count, DType type, ReduceOp op, const CallOptions& call) override;
   Result<void> reduce_scatter(const std::byte* in, std::size_t in_count, std::byte* out, std::size_t out_count, DType type, ReduceOp op,
@@ -47,6 +49,7 @@ class HostCollectives final : public Collectives {
   Session& session_;
   const Membership membership_;
   std::unique_ptr<Mesh> mesh_;
+  bool all_local_ = false;  // every pair of ranks shares memory
   // Kept between calls, so that a call allocates nothing once the first of its size was made.
   std::vector<SendList> sends_;
   std::vector<ReceiveList> receives_;

@@ -121,6 +121,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   }
 
   [[nodiscard]] bool all_local() const { return local_.are_all(); }
+  [[nodiscard]] bool all_may_share_memory() const { return connector_.all_may_share_memory(); }
 
   Result<void> share(const SharedBuffer& buffer) {
     ELRUN_TRY(monitor_.begin(false));
@@ -318,6 +319,8 @@ Result<void> Mesh::share(const SharedBuffer& buffer) {
 }
 
 bool Mesh::all_local() const { return state_->all_local(); }
+
+bool Mesh::all_may_share_memory() const { return state_->all_may_share_memory(); }
 
 Result<void> Mesh::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
                           const CallLabel& label) {

@@ -35,9 +35,11 @@ class Mesh {
   /// frames travel; it touches nothing that is received.
   Result<void> transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
                         const CallLimit& limit, const CallLabel& label, const std::function<void()>& meanwhile = {});
-  /// All peers are reached through shared memory. Only then `reduce` may be called.
+  /// This rank reaches all peers through shared memory. Where one pair of others does not, ranks differ in this.
   [[nodiscard]] bool all_local() const;
-  /// As Lanes::reduce.
+  /// False: no rank is `all_local`. The same answer on all ranks.
+  [[nodiscard]] bool all_may_share_memory() const;
+  /// As Lanes::reduce, where every rank is `all_local`.
   Result<void> reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
                       const CallLabel& label);
   /// As Lanes::share. Does nothing where no peer is reached through shared memory.

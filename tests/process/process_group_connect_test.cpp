@@ -123,7 +123,7 @@ namespace {
 /// A rank's session that acts once the rank has learned where the others listen, before it connects to them.
 class Spy final : public Session {
  public:
-  using Learned = std::function<void(const std::vector<Store::Value>& places)>;
+  using Learned = std::function<void(std::vector<Store::Value>& places)>;
   Spy(Session& real, Learned learned) : real_{real}, learned_{std::move(learned)}, store_{*this} {}
   const Place& place() const override { return real_.place(); }
   Store& store() override { return store_; }
@@ -161,6 +161,26 @@ class Spy final : public Session {
 };
 
 }  // namespace
+
+TEST_CASE("ranks of which one pair cannot share memory make the same calls", "[process_group]") {
+  LocalWorld local{3};
+  Complaints complaints;
+  local.run([&](std::uint32_t rank, Session& session) {
+    Spy spy{session, [&](std::vector<Store::Value>& places) {
+              if (rank == 2) places[1].back() ^= std::byte{1};  // the last letter of the Unix socket of rank 1
+            }};
+    const auto group = join_host_collectives(spy, {.connect = 30s});
+    if (!group.ok()) return complaints(false, message(group.failure()));
+    std::vector<std::uint32_t> data(1 << 18, rank);
+    const std::span bytes = std::as_writable_bytes(std::span{data});
+    complaints.must((*group)->all_reduce(bytes.data(), data.size(), DType::u32, ReduceOp::sum, {.limit = 30s}), "all_reduce");
+    complaints(std::ranges::all_of(data, [](std::uint32_t each) { return each == 0 + 1 + 2; }), "another sum");
+    std::ranges::fill(data, rank);
+    complaints.must((*group)->broadcast(bytes, Rank{2}, {.limit = 30s}), "broadcast");
+    complaints(std::ranges::all_of(data, [](std::uint32_t each) { return each == 2; }), "other bytes");
+  });
+  CHECK(complaints.all() == "");
+}
 
 TEST_CASE("a rank that lacks descriptors of its own calls no peer unreachable", "[process_group]") {
   LocalWorld local{2};

@@ -110,6 +110,10 @@ Result<std::unique_ptr<Lanes>> Connector::publish(Session& session) {
   return made.ok() ? std::move(*made) : std::unique_ptr<Lanes>{};
 }
 
+bool Connector::all_may_share_memory() const {
+  return std::ranges::all_of(peers_, [](const Peer& peer) { return peer.facts.same_boot && peer.facts.both_listen; });
+}
+
 void Connector::begin(Lanes* lanes) {
   lanes_ = lanes;
   deadline_timer_.expires_after(std::min(group_.connect, group_.deadline.left(clock_.now())));

@@ -61,6 +61,8 @@ class Connector {
   /// Listens, tells the others where through the session's store, and learns where they listen. Returns this rank's shared memory, if there
   /// are peers with which it may be used and the system gives some.
   Result<std::unique_ptr<Lanes>> publish(Session& session);
+  /// By what all ranks have published, all may share memory. The same answer on each of them, whatever their pairs come to.
+  [[nodiscard]] bool all_may_share_memory() const;
   /// `lanes`: what `publish` returned, or null. It outlives this object.
   void begin(Lanes* lanes);
   /// Closes all that is not connected yet.

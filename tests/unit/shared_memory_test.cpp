@@ -20,6 +20,7 @@
 #include "lib/base/clock.hpp"
 #include "lib/base/pass_descriptors.hpp"
 #include "lib/comm/copy.hpp"
+#include "lib/comm/shm/buffer_registry.hpp"
 #include "lib/comm/shm/doorbell.hpp"
 #include "lib/comm/shm/lanes.hpp"
 #include "lib/comm/shm/region.hpp"
@@ -477,6 +478,47 @@ TEST_CASE("a rank without a free descriptor says so, and blames no peer", "[shar
   CHECK(failed.failure().code == Code::exhausted);
   CHECK(failed.failure().peer == std::nullopt);
   CHECK_THAT(failed.failure().what, Catch::Contains("no descriptor free") && Catch::Contains("ulimit -n"));
+}
+
+TEST_CASE("a rank that shares with its last descriptor, or with none, loses no buffer of its peer", "[shared_memory]") {
+  Pair pair;
+  const SharedBuffer buffer = SharedBuffer::make(1_MiB).value(), another = SharedBuffer::make(1_MiB).value();
+  REQUIRE(pair.lanes[0]->share(buffer).ok());
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const bool has_one = GENERATE(true, false);
+  const rlimit few{.rlim_cur = static_cast<rlim_t>(copy_of(0).get() + (has_one ? 1 : 0)), .rlim_max = usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const auto shared = pair.lanes[1]->share(another);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  CHECK(shared.ok() == has_one);
+  auto sent = std::async(std::launch::async, [&] { return pair.send(0, buffer.bytes()); });
+  std::vector<std::byte> got(1 << 20);
+  const auto received = pair.receive(1, got);
+  pair.lanes[0]->lose(Rank{1});
+  CHECK(sent.get().ok());
+  CHECK(received.ok());
+}
+
+TEST_CASE("a buffer that came and was lost for want of a descriptor is not its owner's mistake later", "[shared_memory]") {
+  const SharedMemory memory = SharedMemory::make_returnable(1_MiB).value();
+  const Fd file = memory.for_reading().value();
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const Fd here{ends[0]};
+  PeerBuffers buffers{Rank{1}, Fd{ends[1]}};
+  const std::array<std::uint64_t, 2> words{1, memory.size()};
+  REQUIRE(send_with(here.get(), std::as_bytes(std::span{words}), std::array{file.get()}).ok());
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(copy_of(0).get()), .rlim_max = usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto lost = buffers.find(1);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  CHECK(lost.failure().code == Code::exhausted);
+  const auto missed = buffers.find(1);
+  CHECK(missed.failure().code == Code::exhausted);
+  CHECK(missed.failure().peer == std::nullopt);
 }
 
 TEST_CASE("a buffer that is gone before its peer looks costs no memory", "[shared_memory]") {

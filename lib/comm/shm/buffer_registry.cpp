@@ -1,5 +1,7 @@
 #include "lib/comm/shm/buffer_registry.hpp"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <array>
 
@@ -46,41 +48,39 @@ std::optional<BufferPlace> OwnBuffers::place_of(std::span<const std::byte> piece
 }
 
 Result<const SharedMemory*> PeerBuffers::find(std::uint64_t number) {
-  for (;;) {
+  do {
     const auto known = std::ranges::find(views_, number, &View::number);
     if (known != views_.end()) return &known->memory;
-    ELRUN_TRY_ASSIGN(const bool came, take(number));
-    if (!came)
-      return Failure{.code = Code::protocol,
-                     .remedy = Remedy::abort_group,
-                     .what = fmt::format("rank {} posted a chunk of a buffer that it has not shown", whose_.value()),
-                     .peer = whose_};
-  }
+  } while (take(number));
+  if (lost_) return *lost_;
+  return Failure{.code = Code::protocol,
+                 .remedy = Remedy::abort_group,
+                 .what = fmt::format("rank {} posted a chunk of a buffer that it has not shown", whose_.value()),
+                 .peer = whose_};
 }
 
-Result<void> PeerBuffers::take_all() {
-  for (;;) {
-    ELRUN_TRY_ASSIGN(const bool came, take(0));  // no buffer has this number
-    if (!came) return {};
-  }
+void PeerBuffers::take_all() {
+  // What is taken while no descriptor is free is lost, so it is left where it waits.
+  const auto is_one_free = [&] { return static_cast<bool>(Fd{::fcntl(post_.get(), F_DUPFD_CLOEXEC, 0)}); };
+  while (is_one_free() && take(0)) continue;  // no buffer has this number
 }
 
-Result<bool> PeerBuffers::take(std::uint64_t wanted) {
+bool PeerBuffers::take(std::uint64_t wanted) {
   Shown words;
   std::array<Fd, 1> file;
   const auto came = receive_with(post_.get(), std::as_writable_bytes(std::span{&words, 1}), file);
-  if (!came.ok() && came.failure().code == Code::exhausted) return came.failure();
+  if (!came.ok() && came.failure().code == Code::exhausted) lost_ = came.failure();
   if (!came.ok() || !file[0] || views_.size() == shared_max) return false;
   // One that is passed over may be gone already.
   auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size},
                                  words.number == wanted ? SharedMemory::Pages::now : SharedMemory::Pages::when_read);
-  if (!view.ok()) {
-    Failure failure = std::move(view).failure();
-    failure.what = fmt::format("a buffer that rank {} shares: {}", whose_.value(), failure.what);
-    failure.peer = whose_;
-    return failure;
+  if (view.ok()) {
+    views_.push_back({words.number, std::move(*view)});
+  } else {
+    lost_ = std::move(view).failure();
+    lost_->what = fmt::format("a buffer that rank {} shares: {}", whose_.value(), lost_->what);
+    lost_->peer = whose_;
   }
-  views_.push_back({words.number, std::move(*view)});
   return true;
 }
 

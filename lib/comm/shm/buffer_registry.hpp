@@ -58,12 +58,13 @@ class PeerBuffers {
   /// The buffer of this number, mapped when it is first used. A number that the peer has not shown is its mistake; that this process has no
   /// descriptor free is not.
   Result<const SharedMemory*> find(std::uint64_t number);
-  /// Maps those that have come, whose descriptors would count against the limit of this user as long as they are under way.
-  Result<void> take_all();
+  /// Maps those that have come, whose descriptors would count against the limit of this user as long as they are under way. One that cannot be
+  /// had is missed when it is looked for.
+  void take_all();
 
  private:
-  /// The next one that came, if there is one. Its pages are mapped at once if it is the one that is `wanted`.
-  Result<bool> take(std::uint64_t wanted);
+  /// The next one that came; false: none, or this process can take no more. Its pages are mapped at once if it is the one that is `wanted`.
+  bool take(std::uint64_t wanted);
 
   struct View {
     std::uint64_t number = 0;
@@ -71,7 +72,8 @@ class PeerBuffers {
   };
   Rank whose_{};
   Fd post_;
-  std::vector<View> views_;  // in the order in which they came
+  std::vector<View> views_;      // in the order in which they came
+  std::optional<Failure> lost_;  // why one that came, the last of those, is not there
 };
 
 }  // namespace elrun::inline v0

@@ -100,9 +100,10 @@ void LaneSet::list_attached() {
 }
 
 Result<void> LaneSet::share(const std::shared_ptr<const void>& owner, const SharedMemory& memory) {
+  // Descriptors that nobody has taken count against one limit for all processes of a user. Ranks share at the same time: each makes room first,
+  // while this process's own last descriptor is free.
+  for (PeerLane* const peer : attached_) peer->take_shown();
   return buffers_.share(owner, memory, [&](std::span<const std::byte> words, int file) -> Result<void> {
-    // Descriptors that nobody has taken count against one limit for all processes of a user. Ranks share at the same time: each makes room first.
-    for (PeerLane* const peer : attached_) ELRUN_TRY(peer->take_shown());
     for (const PeerLane* const peer : attached_) ELRUN_TRY(peer->show(words, file));
     return {};
   });

@@ -31,7 +31,7 @@ class PeerLane {
   [[nodiscard]] int its_post() const { return its_end_.get(); }
   Result<void> show(std::span<const std::byte> words, int file) const;
   /// What the peer has shown until now.
-  Result<void> take_shown() { return buffers_.take_all(); }
+  void take_shown() { buffers_.take_all(); }
 
   /// `index`: of this rank among the `local` ranks of the host. Everything that the peer says is checked.
   Result<void> attach(const Membership& me, std::size_t index, std::size_t local, Fd file, Bytes size, Fd doorbell, Fd post);

@@ -2,17 +2,20 @@
 
 #include <elrun/process_group.hpp>
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "lib/base/fd.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/process_groups.hpp"
 
@@ -58,6 +61,15 @@ void send_many(int socket) {
   (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+/// The user has passed as many descriptors as may be under way, for as long as the result is there.
+Fd use_up_passing() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return {};
+  for (int i = 0; i < 2; ++i) send_many(ends[0]);
+  ::close(ends[0]);  // what was sent waits at the other end
+  return Fd{ends[1]};
+}
+
 }  // namespace
 
 TEST_CASE("ranks share more buffers than a user may have descriptors under way, and split afterwards", "[process_group]") {
@@ -77,11 +89,34 @@ TEST_CASE("ranks share more buffers than a user may have descriptors under way, 
   }));
 }
 
-TEST_CASE("ranks that can pass each other no descriptors use frames", "[process_group]") {
+TEST_CASE("ranks that can pass each other no descriptors use frames, and say why", "[process_group]") {
   CHECK(is_well_as_ordinary_user([] {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return std::string{"no sockets"};
-    for (int i = 0; i < 2; ++i) send_many(ends[0]);
-    return run_group(2, [](std::uint32_t, ProcessGroup& group, Complaints& complaints) { complaints.must(group.barrier(), "barrier"); });
+    const Fd passed = use_up_passing();
+    const Fd usual{::dup(STDERR_FILENO)}, said{::memfd_create("said", 0)};
+    (void)::dup2(said.get(), STDERR_FILENO);
+    std::string complaints =
+        run_group(3, [](std::uint32_t, ProcessGroup& group, Complaints& told) { told.must(group.barrier(), "barrier"); });
+    (void)::dup2(usual.get(), STDERR_FILENO);
+    std::string text(10'000, ' ');
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(said.get(), text.data(), text.size(), 0))));
+    for (const char* const who : {"[elrun rank 0 ", "[elrun rank 1 ", "[elrun rank 2 "}) {
+      const auto at = text.find(who), limit = text.find("ulimit -n", at);
+      if (at == std::string::npos || limit == std::string::npos || text.find(who, limit) != std::string::npos) complaints += text;
+    }
+    return complaints;
+  }));
+}
+
+TEST_CASE("where frames are not allowed, both ranks name the limit that keeps their memory from being passed", "[process_group]") {
+  CHECK(is_well_as_ordinary_user([] {
+    const Fd passed = use_up_passing();
+    LocalWorld local{2};
+    Complaints complaints;
+    local.run([&](std::uint32_t, Session& session) {
+      const auto group = ProcessGroup::join(session, {.connect = 30s, .transport = Transport::shm});
+      if (group.ok()) return complaints(false, "joined");
+      complaints(group.failure().what.find("ulimit -n") != std::string::npos, message(group.failure()));
+    });
+    return complaints.all();
   }));
 }

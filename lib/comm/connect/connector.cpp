@@ -12,6 +12,7 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
+#include "lib/base/log.hpp"
 #include "lib/base/pass_descriptors.hpp"
 #include "lib/base/timeouts.hpp"
 #include "lib/comm/connect/address.hpp"
@@ -338,7 +339,7 @@ void Connector::offer_memory(const PendingHandle& proved, Peer& peer) {
   const auto sent =
       send_with(proved->socket->native_handle(), std::as_bytes(std::span{&words, 1}), std::span{files}.first(offers ? files.size() : 0));
   if (!sent.ok()) {
-    if (sent.failure().code == Code::exhausted) ++peer.refusals;
+    if (sent.failure().code == Code::exhausted) note_refusal(peer, sent.failure().what);
     return give_up(proved, peer, sent.failure().what);
   }
   proved->socket->async_wait(StreamSocket::wait_read, [this, proved, &peer](const ErrorCode& error) {
@@ -346,6 +347,14 @@ void Connector::offer_memory(const PendingHandle& proved, Peer& peer) {
     if (error) return give_up(proved, peer, "it closed the connection");
     look_at_memory(proved, peer);
   });
+}
+
+/// The last of them is told, once for all peers: frames are slower, and nothing fails that would say why.
+void Connector::note_refusal(Peer& peer, const std::string& why) {
+  peer.refused = why;
+  if (++peer.refusals < refusals_most || std::ranges::count(peers_, refusals_most, &Peer::refusals) > 1) return;
+  Log{clock_, fmt::format("elrun rank {}", group_.me.rank.value())}.warning(
+      fmt::format("rank {} is offered no shared memory: {}", peer.rank.value(), why));
 }
 
 void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
@@ -377,7 +386,7 @@ void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
       if (states_.has_connected(peer.rank)) return dismiss(proved);
       const bool both = proved->mine == Verdict::usable && proved->theirs == Verdict::usable;
       if (!both && proved->mine == Verdict::usable) {
-        if (peer.refusals < refusals_most) peer.last_problem = "it could not map this rank's memory";
+        peer.last_problem = "it could not map this rank's memory";
         lanes_->forget(peer.rank);
       }
       peer.facts.same_network = Known::yes;
@@ -391,12 +400,12 @@ void Connector::admit(Peer& peer, const PendingHandle& proved) {
   if (!proved->is_unix) peer.facts.same_network = Known::no;  // also where the peer dialled, and found no Unix socket
   const std::optional<Transport> transport = choose(peer.facts);
   if (!transport) {
+    const std::string& why = peer.refusals < refusals_most ? peer.last_problem : peer.refused;
     return events_.failed(
         {.code = Code::not_permitted,
          .remedy = Remedy::fix_config,
          .what = fmt::format("rank {} cannot be reached through shared memory{}{}; ELRUN_TRANSPORT=auto uses TCP for such ranks",
-                             peer.rank.value(), peer.last_problem.empty() ? ": it runs on another host, or was told to use TCP" : ": ",
-                             peer.last_problem),
+                             peer.rank.value(), why.empty() ? ": it runs on another host, or was told to use TCP" : ": ", why),
          .peer = peer.rank});
   }
   pending_.erase(proved);

@@ -77,6 +77,7 @@ class Connector {
     std::string last_problem;  // why it is not connected yet
     bool is_silent = false;    // its host did not answer when it was dialled last
     int refusals = 0;          // how often the system would not pass this rank's descriptors to it
+    std::string refused;       // its words, the last time
   };
   struct Pending;  // a connection that has not proved the key yet
   using PendingHandle = std::shared_ptr<Pending>;
@@ -98,6 +99,7 @@ class Connector {
 
   void proved(const PendingHandle& pending, Peer& peer);
   void offer_memory(const PendingHandle& pending, Peer& peer);
+  void note_refusal(Peer& peer, const std::string& why);
   void look_at_memory(const PendingHandle& pending, Peer& peer);
   void give_up(const PendingHandle& pending, Peer& peer, std::string why);
   void admit(Peer& peer, const PendingHandle& pending);

@@ -97,6 +97,13 @@ Failure from_errno(int error, std::string_view what) {
   return {.code = kind.first, .remedy = kind.second, .what = fmt::format("{}: {}", what, std::strerror(error))};
 }
 
+Failure located(Failure failure, const Membership& me, std::string_view group) {
+  failure.rank = me.rank;
+  failure.generation = me.generation;
+  if (!group.empty()) failure.what = fmt::format("in the group \"{}\": {}", group, failure.what);
+  return failure;
+}
+
 Failure invalid(std::string what) { return {.code = Code::invalid_argument, .remedy = Remedy::fix_config, .what = std::move(what)}; }
 
 Failure invalid(const std::vector<std::string>& problems) {

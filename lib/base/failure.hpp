@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <elrun/failure.hpp>
+#include <elrun/ids.hpp>
 
 namespace elrun::inline v0 {
 
@@ -14,5 +15,7 @@ namespace elrun::inline v0 {
 [[nodiscard]] Failure invalid(std::string what);  ///< invalid_argument, fix_config
 /// All problems in one failure, one per line when there are several.
 [[nodiscard]] Failure invalid(const std::vector<std::string>& problems);
+/// The failure of this rank, in the group of this name if it has one.
+[[nodiscard]] Failure located(Failure failure, const Membership& me, std::string_view group);
 
 }  // namespace elrun::inline v0

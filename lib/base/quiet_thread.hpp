@@ -5,8 +5,14 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include <fmt/format.h>
+
+#include <elrun/result.hpp>
 
 namespace elrun::inline v0 {
 
@@ -39,6 +45,15 @@ inline void join_or_leak(std::thread& thread, pid_t owner) {
   if (::getpid() == owner) return thread.join();
   // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
   (void)new std::thread{std::move(thread)};
+}
+
+/// The same as a failure: `what` was to be done.
+template <class Body>
+[[nodiscard]] Result<std::thread> try_quiet_thread(std::string_view what, Body body) try {
+  return quiet_thread(std::move(body));
+} catch (const std::system_error& error) {
+  return Failure{Code::exhausted, Remedy::fix_config,
+                 fmt::format("{}: no thread could be started (pids.max, ulimit -u): {}", what, error.code().message())};
 }
 
 }  // namespace elrun::inline v0

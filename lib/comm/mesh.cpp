@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
 #include <thread>
 
 #include <fmt/format.h>
@@ -91,7 +90,9 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     asio::post(loop_, [this] {
       if (stage_ != Stage::over) connector_.begin(local_.lanes());
     });
-    thread_ = quiet_thread([self = shared_from_this()] { self->loop_.run(); });
+    auto thread = try_quiet_thread("make a process group", [self = shared_from_this()] { self->loop_.run(); });
+    if (!thread.ok()) return located(std::move(thread).failure());
+    thread_ = std::move(*thread);
     return monitor_.wait_until_connected();
   }
 
@@ -158,12 +159,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     return monitor_.wait_for_end(through_memory.ok());
   }
 
-  Failure located(Failure failure) const {
-    failure.rank = me_.rank;
-    failure.generation = me_.generation;
-    if (!name_.empty()) failure.what = fmt::format("in the group \"{}\": {}", name_, failure.what);
-    return failure;
-  }
+  Failure located(Failure failure) const { return elrun::located(std::move(failure), me_, name_); }
 
   // --- connecting; on the communication thread, as all that follows ---
 
@@ -283,7 +279,7 @@ Mesh::~Mesh() {
   else (void)new std::shared_ptr<State>{std::move(state_)};  // NOLINT(bugprone-unhandled-exception-at-new)
 }
 
-/// Where the system gives no descriptor or no thread, Asio or the standard library throws.
+/// Where the system gives no descriptor, Asio throws.
 Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& group) try {
   // Not make_shared: the session keeps a weak pointer for as long as the generation lasts, and that would keep the memory of all this.
   const std::shared_ptr<State> state{new State{session.place(), group}};
@@ -295,9 +291,7 @@ Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& gr
   ELRUN_TRY(state->connect(session));
   return mesh;
 } catch (const boost::system::system_error& error) {
-  return from_errno(error.code().value(), "make a process group");
-} catch (const std::system_error& error) {
-  return from_errno(error.code().value(), "make a process group");
+  return located(from_errno(error.code().value(), "make a process group"), session.place().membership, group.name);
 }
 
 Result<void> Mesh::check_owner() const {

@@ -71,7 +71,9 @@ TEST_CASE("a communicator for whose owner there is no thread is a failure", "[nc
   const auto group = ProcessGroup::join(local.session(0), device_options(0));
   REQUIRE(::pthread_setattr_default_np(&usual) == 0);
   REQUIRE(!group.ok());
-  CHECK(group.failure().what.find("start the thread of a communicator of NCCL") != std::string::npos);
+  CHECK(group.failure().code == Code::exhausted);
+  CHECK(group.failure().rank == Rank{0});
+  CHECK(group.failure().what.find("make a communicator of NCCL: no thread could be started") != std::string::npos);
 }
 
 TEST_CASE("when the generation is over, calls that wait for a peer end, their streams drain, and the next generation works", "[nccl]") {

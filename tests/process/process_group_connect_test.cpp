@@ -221,6 +221,7 @@ TEST_CASE("a group for which the system has no descriptor or no thread is a fail
     ::setrlimit(RLIMIT_NOFILE, &before);
     REQUIRE(!group.ok());
     CHECK(group.failure().code == Code::exhausted);
+    CHECK(group.failure().rank == Rank{0});
     CHECK_THAT(group.failure().what, Catch::Contains("make a process group: Too many open files"));
   }
   SECTION("thread") {
@@ -229,11 +230,14 @@ TEST_CASE("a group for which the system has no descriptor or no thread is a fail
     REQUIRE(::pthread_attr_init(&huge) == 0);
     REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50) == 0);  // no machine has room for it
     Complaints complaints;
-    local.run([&](std::uint32_t, Session& session) {
+    local.run([&](std::uint32_t rank, Session& session) {
       Spy spy{session, [&](const std::vector<Store::Value>&) { ::pthread_setattr_default_np(&huge); }};
       const auto group = ProcessGroup::join(spy, patient);
       if (group.ok()) return complaints(false, "joined");
-      complaints(group.failure().what.find("make a process group") != std::string::npos, message(group.failure()));
+      const Failure& why = group.failure();
+      complaints(why.code == Code::exhausted && why.remedy == Remedy::fix_config && why.rank == Rank{rank} && why.generation, message(why));
+      complaints(why.what.find("make a process group: no thread could be started (pids.max, ulimit -u)") != std::string::npos,
+                 message(why));
     });
     REQUIRE(::pthread_setattr_default_np(&usual) == 0);
     CHECK(complaints.all() == "");

@@ -56,11 +56,9 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
         if (const auto alive = weak.lock()) alive->revoke(why);
       });
     }
-    try {
-      thread_ = quiet_thread([self = shared_from_this()] { self->run(); });
-    } catch (const std::system_error& error) {
-      return from_errno(error.code().value(), "start the thread of a communicator of NCCL");
-    }
+    auto thread = try_quiet_thread("make a communicator of NCCL", [self = shared_from_this()] { self->run(); });
+    if (!thread.ok()) return located(std::move(thread).failure(), group_.place.me, group_.place.group);
+    thread_ = std::move(*thread);
     return answer_of(group_.connect, "making the communicator", [this](Duration most) { return mailbox_.wait_until_made(most); });
   }
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/clock.hpp"
+#include "lib/base/failure.hpp"
 #include "lib/comm/connect/listeners.hpp"
 #include "lib/comm/device_collectives.hpp"
 #include "lib/comm/environment.hpp"
@@ -50,13 +51,6 @@ NcclFacts facts_to_join(const Result<NcclLibrary>& nccl, const DeviceGroupToJoin
   facts.has_id = true;
   std::ranges::copy(std::as_bytes(std::span{id.internal}), facts.id.begin());
   return facts;
-}
-
-Failure located(Failure failure, const Membership& me, const std::string& group) {
-  failure.rank = me.rank;
-  failure.generation = me.generation;
-  if (!group.empty()) failure.what = fmt::format("in the group \"{}\": {}", group, failure.what);
-  return failure;
 }
 
 Result<std::vector<NcclId>> agree(Session& session, const DeviceGroupToJoin& group, const NcclFacts& mine) {

@@ -78,12 +78,14 @@ Result<void> CallQueue::result_of(const Work& work) {
   return work.state_->result;
 }
 
-/// Nobody catches what leaves a thread: the process would end.
+/// Nobody catches what leaves a thread: the process would end. Where there is no memory, not even the words can be had.
 Result<void> CallQueue::make(const Call& call) try { return call(); } catch (const std::exception& error) {
-  Failure failure{.code = Code::exhausted,
-                  .remedy = Remedy::exit_process,
-                  .what = fmt::format("a call was left half way by an exception: {}", error.what())};
-  if (broken_) broken_(failure);
+  Failure failure{.code = Code::exhausted, .remedy = Remedy::exit_process};
+  try {
+    failure.what = fmt::format("a call was left half way by an exception: {}", error.what());
+    if (broken_) broken_(failure);
+  } catch (const std::exception&) {  // the group stands: its peers' deadlines end it
+  }
   return failure;
 }
 

@@ -101,6 +101,13 @@ TEST_CASE("a call that throws on the queue's thread is a failure, of which the o
   CHECK(queue.begin([] { return Result<void>{}; }).wait(deadline_in(60s)).ok());
 }
 
+TEST_CASE("a call that throws is a failure also where its owner throws over it", "[process_group]") {
+  CallQueue queue{[](const Failure&) { throw std::bad_alloc{}; }};
+  const auto failed = queue.begin([]() -> Result<void> { throw std::bad_alloc{}; }).wait(deadline_in(60s));
+  REQUIRE(!failed.ok());
+  CHECK(failed.failure().code == Code::exhausted);
+}
+
 TEST_CASE("what is under way ends with its group, and by revocation", "[process_group]") {
   const bool revoked = GENERATE(false, true);
   std::latch ended{2};

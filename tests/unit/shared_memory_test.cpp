@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <future>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -33,6 +34,7 @@ using namespace elrun;
 namespace {
 
 int interruptions_left = 0;
+bool no_memory_to_take = false;
 
 Fd copy_of(int file) { return Fd{::fcntl(file, F_DUPFD_CLOEXEC, 0)}; }
 
@@ -48,6 +50,12 @@ std::pair<Fd, Fd> connected() {
 extern "C" int posix_fallocate(int file, off_t offset, off_t size) {
   if (interruptions_left > 0) return --interruptions_left, EINTR;
   return ::syscall(SYS_fallocate, file, 0, offset, size) == 0 ? 0 : errno;
+}
+
+/// In the place of the C library's: as if an allocation beside it failed.
+extern "C" ssize_t recvmsg(int socket, msghdr* message, int flags) {
+  if (no_memory_to_take) throw std::bad_alloc{};
+  return ::syscall(SYS_recvmsg, socket, message, flags);
 }
 
 TEST_CASE("shared memory is written by one, and read by others", "[shared_memory]") {
@@ -498,6 +506,26 @@ TEST_CASE("a rank that shares with its last descriptor, or with none, loses no b
   pair.lanes[0]->lose(Rank{1});
   CHECK(sent.get().ok());
   CHECK(received.ok());
+}
+
+TEST_CASE("a call that an exception leaves half way fails, and what peers could read in place is withdrawn", "[shared_memory]") {
+  Pair pair;
+  const SharedBuffer buffer = SharedBuffer::make(1_MiB).value();
+  REQUIRE(pair.lanes[0]->share(buffer).ok());
+  const auto offer = pair.lanes[1]->offer(Rank{0});
+  const SharedMemory region = SharedMemory::view(copy_of(offer.region), offer.size).value();
+  const auto* const header = reinterpret_cast<const RegionHeader*>(region.data());
+  auto sent = std::async(std::launch::async, [&] { return pair.send(0, buffer.bytes()); });
+  std::vector<std::byte> got(1 << 20);
+  no_memory_to_take = true;
+  const auto failed = pair.receive(1, got);
+  no_memory_to_take = false;
+  pair.lanes[0]->end();
+  (void)sent.get();
+  REQUIRE(!failed.ok());
+  CHECK(failed.failure().code == Code::exhausted);
+  CHECK_THAT(failed.failure().what, Catch::Contains("bad_alloc"));
+  CHECK(header->withdrawn.load() == 1);
 }
 
 TEST_CASE("a buffer that came and was lost for want of a descriptor is not its owner's mistake later", "[shared_memory]") {

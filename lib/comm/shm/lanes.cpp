@@ -19,6 +19,10 @@
 
 #include "lib/comm/shm/lanes.hpp"
 
+#include <exception>
+
+#include <fmt/format.h>
+
 #include "lib/comm/shm/lane_set.hpp"
 #include "lib/comm/shm/list_transfer.hpp"
 #include "lib/comm/shm/reduction.hpp"
@@ -32,6 +36,18 @@ struct Lanes::State {
   ListTransfer transfer;
   Reduction reduction;
 };
+
+namespace {
+
+/// What throws (no memory, say) has left a call half way: peers may still read what is its caller's.
+template <class Body>
+Result<void> without_exception(const Body& body) try {
+  return body();
+} catch (const std::exception& error) {
+  return Failure{Code::exhausted, Remedy::exit_process, fmt::format("a call was left half way by an exception: {}", error.what())};
+}
+
+}  // namespace
 
 Lanes::Lanes(std::unique_ptr<State> state) : state_{std::move(state)} {}
 Lanes::~Lanes() = default;
@@ -72,7 +88,7 @@ Result<void> Lanes::transfer(std::span<const SendList> sends, std::span<const Re
                              const CallLimit& limit, const CallLabel& label) {
   LaneSet& set = *state_->set;
   set.begin(label);
-  return set.or_withdraw(state_->transfer.run(sends, receives, whom, limit));
+  return set.or_withdraw(without_exception([&] { return state_->transfer.run(sends, receives, whom, limit); }));
 }
 
 Result<void> Lanes::transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
@@ -83,7 +99,9 @@ Result<void> Lanes::transfer(std::span<const SendList> sends, std::span<const Re
 Result<void> Lanes::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
                            const CallLabel& label) {
   LaneSet& set = *state_->set;
-  return set.or_withdraw(state_->reduction.run({in, out, count, type, op, gather}, set.begin(limit, label)));
+  return set.or_withdraw(without_exception([&] {
+    return state_->reduction.run({in, out, count, type, op, gather}, set.begin(limit, label));
+  }));
 }
 
 }  // namespace elrun::inline v0

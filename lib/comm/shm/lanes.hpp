@@ -18,7 +18,7 @@ namespace elrun::inline v0 {
 /// the first of them; `lose` and `end` from any thread.
 ///
 /// A call fails with `peer_lost` when a peer that it needs was lost (what that peer had posted before still counts),
-/// `generation_over` after `end`, `deadline_passed`, or `protocol` when a peer makes another call. Then no other may
+/// `generation_over` after `end`, `deadline_passed`, `exhausted` when something threw, or `protocol` when a peer makes another call. Then no other may
 /// follow: who owns the lanes ends them.
 class Lanes {
  public:

@@ -68,9 +68,9 @@ Result<void> ListTransfer::wait(const CallLimit& limit) {
       });
 }
 
-/// Something waits for a slot, and this peer has not taken what earlier calls put there. One that is lost holds none.
+/// Something waits for a slot, and this peer has not taken what earlier calls put there.
 bool ListTransfer::holds_slots(const PeerLane& peer) {
-  return peer.in_flight() > 0 && !peer.is_lost() && lanes_.slots().free() == nullptr &&
+  return lanes_.slots().waits_for(peer) &&
          std::ranges::any_of(streams(), [&](const Stream& stream) { return !stream.left.done() && !next_shared(stream); });
 }
 

@@ -32,6 +32,8 @@ class SlotPool {
   [[nodiscard]] std::size_t size() const { return slots_.size(); }
   /// The first free slot; null: there is none.
   [[nodiscard]] RegionSlot* free();
+  /// No slot is free, and this peer is among the fewest that have to take what is in one of them. Others may wait themselves.
+  [[nodiscard]] bool waits_for(const PeerLane& peer) const;
   /// The first `length` bytes of a slot that was free, as the next chunk of each of these peers. There is room in their lanes.
   void post(RegionSlot& slot, std::uint64_t length, std::uint64_t total, const CallLabel& label, std::span<PeerLane* const> to);
 

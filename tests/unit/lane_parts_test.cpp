@@ -1,6 +1,7 @@
 // The parts of LaneSet, each by itself: a peer's region, the slots, the wait. No peer runs: the test writes its words.
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -9,6 +10,9 @@
 #include <new>
 #include <thread>
 
+#include "lib/base/pass_descriptors.hpp"
+#include "lib/comm/copy.hpp"
+#include "lib/comm/shm/buffer_registry.hpp"
 #include "lib/comm/shm/lane_wait.hpp"
 #include "lib/comm/shm/peer_lane.hpp"
 #include "lib/comm/shm/peer_region.hpp"
@@ -219,4 +223,35 @@ TEST_CASE("a wait ends with what it is for, or with the reason why that will not
                          .failure();
     CHECK_THAT(one.what, Contains("missing: rank 1"));
   }
+}
+
+TEST_CASE("a buffer that came and was lost for want of a descriptor is not its owner's mistake later", "[shared_memory]") {
+  const SharedMemory memory = SharedMemory::make_returnable(1_MiB).value();
+  const Fd file = memory.for_reading().value();
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const Fd here{ends[0]};
+  PeerBuffers buffers{Rank{1}, Fd{ends[1]}};
+  const std::array<std::uint64_t, 2> words{1, memory.size()};
+  REQUIRE(send_with(here.get(), std::as_bytes(std::span{words}), std::array{file.get()}).ok());
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(copy_of(0).get()), .rlim_max = usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto lost = buffers.find(1);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  CHECK(lost.failure().code == Code::exhausted);
+  const auto missed = buffers.find(1);
+  CHECK(missed.failure().code == Code::exhausted);
+  CHECK(missed.failure().peer == std::nullopt);
+}
+
+TEST_CASE("lists are copied over each other piece by piece", "[shared_memory]") {
+  std::vector<std::byte> bytes(100);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i);
+  const std::span<std::byte> all{bytes};
+  const std::vector<std::byte> before = bytes;
+  copy_lists({all.first(30), all.subspan(30, 20)}, {all.subspan(10, 25), all.subspan(60, 25)});
+  CHECK(std::ranges::equal(all.subspan(10, 25), std::span{before}.first(25)));
+  CHECK(std::ranges::equal(all.subspan(35, 25), std::span{before}.subspan(35, 25)));
 }

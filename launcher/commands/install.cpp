@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <random>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -34,6 +34,12 @@ struct Unfinished {
   ~Unfinished() {
     if (!is_finished) (void)::unlink(path.c_str());
   }
+};
+
+// Removes a folder once it is empty.
+struct OwnFolder {
+  Path path;
+  ~OwnFolder() { (void)::rmdir(path.c_str()); }
 };
 
 Result<void> copy_itself(const Path& to) {
@@ -58,16 +64,12 @@ Result<void> copy_itself(const Path& to) {
 
 Result<void> link_torchrun(const Path& directory) {
   const Path to = directory / "torchrun";
-  std::random_device random;  // pods that share the directory may have one process number
-  Path part_path;
-  int error = EEXIST;
-  while (error == EEXIST) {
-    part_path = directory / fmt::format(".torchrun-{:08x}", random());
-    error = ::symlink(launcher_name, part_path.c_str()) == 0 ? 0 : errno;
-  }
-  if (error != 0) return from_errno(error, fmt::format("make a link in {}", directory.native()));
-  Unfinished part{part_path};
-  if (::rename(part_path.c_str(), to.c_str()) != 0) return from_errno(errno, fmt::format("make {}", to.native()));
+  std::string folder = (directory / ".torchrun-XXXXXX").native();  // several pods may install here at a time
+  if (::mkdtemp(folder.data()) == nullptr) return from_errno(errno, fmt::format("make a directory in {}", directory.native()));
+  const OwnFolder own{folder};
+  Unfinished part{Path{folder} / "torchrun"};
+  if (::symlink(launcher_name, part.path.c_str()) != 0) return from_errno(errno, fmt::format("make a link in {}", directory.native()));
+  if (::rename(part.path.c_str(), to.c_str()) != 0) return from_errno(errno, fmt::format("make {}", to.native()));
   part.is_finished = true;
   return {};
 }

@@ -99,6 +99,27 @@ TEST_CASE("a second worker that dies while the others get the in-memory checkpoi
     }
 }
 
+TEST_CASE("a save makes an in-memory checkpoint first, so that a loss after it goes back to no storage and not behind it",
+          "[job][in_memory]") {
+  std::size_t from_memory = 0;
+  for (std::uint64_t at = 30; at < 90; at += stride(6)) {
+    INFO("rank 1 at exchange " << at);
+    const TemporaryDirectory root;
+    ToyOptions options = in_memory(1, 100);  // the first step of each world, and what saves ask for
+    options.checkpoint.directory = root.path(), options.checkpoint.every = 2;
+    ElasticWorld world{3, {{Fate::Kind::dies, 1, at, true}}, toy(options), {0, 1, 2}};
+    auto& results = world.wait();
+    for (std::size_t i = 0; i < results.size(); ++i)
+      if (!world.was_killed(i) && !world.was_refused(i)) ended_alike(results[i]);
+    for (const Restoration& told : world.restorations()) {
+      if (told.checkpoint.empty()) continue;  // the start, from nothing
+      CHECK(told.checkpoint == in_memory_checkpoint);
+      ++from_memory;
+    }
+  }
+  CHECK(from_memory > 0);
+}
+
 TEST_CASE("where both holders of a part are lost, all go back to the checkpoint on storage, or to the beginning", "[job][in_memory]") {
   for (const bool with_storage : {false, true}) {
     INFO((with_storage ? "with" : "without") << " a directory");

@@ -87,7 +87,7 @@ std::vector<StoreAnswer> StoreCore::adopt_generation(const Generation& generatio
 }
 
 std::vector<StoreAnswer> StoreCore::end_generation(std::string why) {
-  over_ = fmt::format("generation {} is over: {}", to_string(generation_), why);
+  if (!over_) over_ = fmt::format("generation {} is over: {}", to_string(generation_), why);
   return dismiss_generation(*over_);
 }
 

@@ -27,6 +27,7 @@ class StoreCore {
   /// other calls are put off until each of them has replayed that, and then `relearned`.
   [[nodiscard]] std::vector<StoreAnswer> adopt_generation(const Generation& generation, std::uint32_t nodes);
   /// The generation was revoked: its waiters and all its later calls get `generation_over`, with this reason.
+  /// Where it was revoked before, the first reason stays: workers that end because of it are lost as well.
   [[nodiscard]] std::vector<StoreAnswer> end_generation(std::string why);
   [[nodiscard]] std::vector<StoreAnswer> call(StoreCaller from, StoreRequest request, Instant now,
                                               StoreScope scope = StoreScope::generation);

@@ -203,6 +203,13 @@ TEST_CASE("a generation fences its calls and takes its keys with it", "[store]")
     CHECK(only(call(ann, set("k", "z"))).what == "generation 1@00000000 is over: node b is gone");
     CHECK(store.begin_generation(second).empty());
   }
+  SECTION("revoked again, for a worker that ended because of it: the first reason stays") {
+    (void)store.end_generation("rank 2 is gone");
+    CHECK(store.end_generation("rank 1 is gone").empty());
+    CHECK(only(call(ann, get("k"))).what == "generation 1@00000000 is over: rank 2 is gone");
+    (void)store.begin_generation(second);
+    CHECK(store.end_generation("rank 0 is gone").empty());
+  }
   SECTION("the next one begins") {
     const StoreReply over = only(store.begin_generation(second));
     CHECK(over.code == Code::generation_over);

@@ -192,6 +192,18 @@ TEST_CASE("all_gather gives everybody's values in rank order", "[store]") {
   for (const StoreAnswer& answer : answers) CHECK(answer.reply.values == std::vector{bytes("a"), bytes(""), bytes("c")});
 }
 
+TEST_CASE("a generation that is revoked again keeps its first reason", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  CHECK(store.end_generation("rank 2 is gone").empty());
+  CHECK(store.end_generation("rank 1 is gone").empty());  // it ended because of the first
+  CHECK(only(call(ann, get("k"))).what == "generation 1@00000000 is over: rank 2 is gone");
+  CHECK(store.begin_generation(second).empty());
+  CHECK(store.end_generation("rank 0 is gone").empty());
+  call.generation = second;
+  CHECK(only(call(ann, get("k"))).what == "generation 2@00000000 is over: rank 0 is gone");
+}
+
 TEST_CASE("a generation fences its calls and takes its keys with it", "[store]") {
   StoreCore store = fresh_store();
   Caller call{store};
@@ -202,13 +214,6 @@ TEST_CASE("a generation fences its calls and takes its keys with it", "[store]")
     CHECK(only(store.end_generation("node b is gone")).code == Code::generation_over);
     CHECK(only(call(ann, set("k", "z"))).what == "generation 1@00000000 is over: node b is gone");
     CHECK(store.begin_generation(second).empty());
-  }
-  SECTION("revoked again, for a worker that ended because of it: the first reason stays") {
-    (void)store.end_generation("rank 2 is gone");
-    CHECK(store.end_generation("rank 1 is gone").empty());
-    CHECK(only(call(ann, get("k"))).what == "generation 1@00000000 is over: rank 2 is gone");
-    (void)store.begin_generation(second);
-    CHECK(store.end_generation("rank 0 is gone").empty());
   }
   SECTION("the next one begins") {
     const StoreReply over = only(store.begin_generation(second));

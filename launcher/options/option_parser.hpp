@@ -67,6 +67,7 @@ class OptionParser {
   void parse_stop_grace();
   [[nodiscard]] std::string* access_path(std::string_view key);
   void parse_access();
+  void check_token();
 
   // What --rdzv_endpoint leaves to be found elsewhere: a shell writes `:29400` and `host:` when a variable is not set.
   struct Asked {

@@ -81,6 +81,7 @@ Parsed OptionParser::store(std::span<const std::string> words) {
     options.nodes_min = out_.round.nodes_min, options.nodes_max = out_.round.nodes_max;
   }
   parse_times();
+  check_token();
   parse_log_format();
   options.timeouts = out_.timeouts;
   options.log_format = out_.log_format;
@@ -119,6 +120,7 @@ void OptionParser::parse_all() {
   parse_workers();
   parse_times();
   parse_meeting();
+  if ((out_.endpoint || !out_.etcd.empty()) && out_.round.nodes_max > 1) check_token();
   parse_output();
   parse_failures();
   parse_admin_endpoints();

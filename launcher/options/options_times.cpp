@@ -141,4 +141,14 @@ void OptionParser::parse_access() {
     if (path->empty()) *path = given_.variable(name).value_or("");
 }
 
+// A variable for the token that is there and empty, as of a secret that nobody has filled: whoever set it wants a token, so the rendezvous must not
+// be open to all. With TLS it is not, for both sides show certificates.
+void OptionParser::check_token() {
+  if (!out_.access.is_open()) return;
+  for (const char* name : {"ELRUN_RDZV_TOKEN", "ELRUN_RDZV_TOKEN_FILE"})
+    if (const auto found = environment_.find(name); found != environment_.end() && found->second.empty())
+      problems_.contradiction(fmt::format(
+          "{} is set and empty: give it the job's token, or unset it if everybody who reaches the rendezvous may take part", name));
+}
+
 }  // namespace elrun::inline v0::launcher

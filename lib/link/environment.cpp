@@ -36,6 +36,18 @@ class Reader {
     if (!value || value->empty()) problems.push_back(fmt::format("{} is {}", name, value ? "empty" : "not set"));
     return value.value_or("");
   }
+  // Empty where there is none, and where the variable holds only blanks.
+  [[nodiscard]] std::string token(const char* name) const {
+    const std::string value = variables_(name).value_or("");
+    return value.find_first_not_of(" \t\r\n") == std::string::npos ? std::string{} : value;
+  }
+  // As of a secret that nobody has filled: whoever set the variable wants a token, so the world must not be open to all.
+  void refuse_empty_tokens() {
+    for (const char* name : {"ELRUN_RDZV_TOKEN", "ELRUN_RDZV_TOKEN_FILE"})
+      if (variables_(name))
+        problems.push_back(
+            fmt::format("{} is set and empty: give it the job's token, or unset it if everybody who reaches rank 0 may take part", name));
+  }
   void require_below(const char* name, std::uint32_t value, const char* bound_name, std::uint32_t bound) {
     if (value >= bound && problems.empty()) problems.push_back(fmt::format("{}={} is not below {}={}", name, value, bound_name, bound));
   }
@@ -66,8 +78,9 @@ Result<LaunchEnvironment> read_launch_environment(const Variables& variables) {
     job.local_world = read.number("LOCAL_WORLD_SIZE", 1, world_max, local + 1);
     job.master_address = read.text("MASTER_ADDR");
     job.master_port = static_cast<std::uint16_t>(read.number("MASTER_PORT", 1, 65535));
-    job.token_file = variables("ELRUN_RDZV_TOKEN_FILE").value_or("");
-    job.token = variables("ELRUN_RDZV_TOKEN").value_or("");
+    job.token_file = read.token("ELRUN_RDZV_TOKEN_FILE");
+    job.token = read.token("ELRUN_RDZV_TOKEN");
+    if (job.token_file.empty() && job.token.empty() && world > 1) read.refuse_empty_tokens();
     read.require_below("RANK", rank, "WORLD_SIZE", world);
     read.require_below("LOCAL_RANK", local, "LOCAL_WORLD_SIZE", job.local_world);
     job.rank = Rank{rank};

@@ -38,6 +38,17 @@ def put_in(spec, part):
     return {**spec, **part, "containers": [{**container, **lines, "args": words}]}
 
 
+def with_empty_secrets(body):
+    """As the kubelet starts it where nobody has filled the secrets, such as that of secret.yaml."""
+    if isinstance(body, list):
+        return [with_empty_secrets(part) for part in body]
+    if not isinstance(body, dict):
+        return body
+    if "secretKeyRef" in (body.get("valueFrom") or {}):
+        return {"name": body["name"], "value": ""}
+    return {key: with_empty_secrets(value) for key, value in body.items()}
+
+
 def run(tree, manifests, parts, all_problems):
     text = (tree / DOCUMENT).read_text(encoding="utf-8")
     first = text[: text.index(HEADING)].count("\n")
@@ -47,8 +58,14 @@ def run(tree, manifests, parts, all_problems):
     body = yaml.safe_load(GUIDE)
     for replica in body["spec"]["pytorchReplicaSpecs"].values():
         replica["template"] = {"spec": put_in(replica["template"]["spec"], yaml.safe_load("\n".join(block.lines)))}
-    said = list(all_problems([*manifests, Manifest("guide", body)], [], lambda where: where == "guide"))
+
+    def problems_of(body):
+        return list(all_problems([*manifests, Manifest("guide", body)], [], lambda where: where == "guide"))
+
+    said = problems_of(body)
     wrong += [problem for problem in said if not any(known in problem for known in LEFT_OUT)]
     wrong += [f"nobody said: {known}" for known in LEFT_OUT if not any(known in problem for problem in said)]
+    if not any("ELRUN_RDZV_TOKEN is set and empty" in problem for problem in problems_of(with_empty_secrets(body))):
+        wrong.append("with a secret that is empty the rendezvous is open, and nobody said so")
     print("\n".join(wrong + [f"{len(new)} lines in the PyTorchJob of Kubeflow's guide, {len(wrong)} problems"]))
     return 1 if wrong else 0

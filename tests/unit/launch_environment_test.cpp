@@ -66,6 +66,25 @@ TEST_CASE("all problems of the environment are told at once, each with its value
   CHECK_THAT(read({{"ELRUN_SOCKET", "/s"}}).failure().what, Catch::Contains("RANK is not set"));
 }
 
+TEST_CASE("a variable for the token that is empty leaves no world open", "[link]") {
+  const std::map<std::string, std::string> place{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
+  const auto with = [&](std::map<std::string, std::string> tokens) {
+    tokens.insert(place.begin(), place.end());
+    return read(tokens);
+  };
+  CHECK(std::get<InOperatorsJob>(with({}).value()).token.empty());
+  for (const char* name : {"ELRUN_RDZV_TOKEN", "ELRUN_RDZV_TOKEN_FILE"})
+    for (const char* nothing : {"", " \n"}) {
+      const auto found = with({{name, nothing}});
+      REQUIRE_FALSE(found.ok());
+      CHECK_THAT(found.failure().what, Catch::Contains(std::string{name} + " is set and empty"));
+    }
+  CHECK(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}, {"ELRUN_RDZV_TOKEN", ""}})
+            .ok());  // meets nobody
+  CHECK(std::get<InOperatorsJob>(with({{"ELRUN_RDZV_TOKEN", ""}, {"ELRUN_RDZV_TOKEN_FILE", "/t"}}).value()).token_file == "/t");
+  CHECK(std::get<InOperatorsJob>(with({{"ELRUN_RDZV_TOKEN", "abc"}, {"ELRUN_RDZV_TOKEN_FILE", ""}}).value()).token == "abc");
+}
+
 TEST_CASE("a world is complete when each of its ranks is there once", "[link]") {
   RollCall roll{WorldSize{3}};
   CHECK(!roll.arrive(1, hello(2, 3), "10.0.0.7:4242"));

@@ -148,13 +148,40 @@ TEST_CASE("access comes from --rdzv_conf, and where that says nothing from the e
   CHECK(mixed.token.reveal() == "abc");
   CHECK(mixed.token_file.empty());  // token and token_file are one thing: what is nearer counts
   CHECK(launch({"s"}, {.environment = {{"ELRUN_RDZV_TOKEN", "abc"}}}).access.token.reveal() == "abc");
-  CHECK(launch({"s"}, {.environment = {{"ELRUN_RDZV_TOKEN", ""}}}).access.is_open());
   const auto store = parse({"store", "--rdzv_conf=cacert=/c/ca"}, {.environment = environment});
   REQUIRE(std::holds_alternative<StoreOptions>(store));
   CHECK(std::get<StoreOptions>(store).access.ca_file == "/c/ca");
   CHECK(std::get<StoreOptions>(store).access.key_file == "/e/key");
   CHECK(contains(refused({"--rdzv_conf", "cacert=,token=", "s"}).text, "cacert=: the path of a file is missing"));
   CHECK(contains(refused({"--rdzv_conf", "cacert=,token=", "s"}).text, "the token is missing"));
+}
+
+TEST_CASE("a variable for the token that is empty leaves no rendezvous open", "[options]") {
+  const std::string name = GENERATE("ELRUN_RDZV_TOKEN", "ELRUN_RDZV_TOKEN_FILE");
+  const Variables empty{{name, ""}};
+  const std::string problem = name + " is set and empty";
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=h", "s"},
+                                                {"--nnodes=1:2", "--rdzv_backend=etcd", "--rdzv_endpoint=h:2379", "s"},
+                                                {"store"}}) {
+    INFO(words.front());
+    const Usage usage = refused(words, {.environment = empty});
+    CHECK(usage.exit_code == 78);
+    CHECK(contains(usage.text, problem));
+  }
+  SECTION("another way to give the token counts") {
+    CHECK(launch({"--nnodes=2", "--rdzv_endpoint=h", "--rdzv_conf=token=abc", "s"}, {.environment = empty}).access.token.reveal() == "abc");
+    Variables both = empty;
+    both[name == "ELRUN_RDZV_TOKEN" ? "ELRUN_RDZV_TOKEN_FILE" : "ELRUN_RDZV_TOKEN"] = "/t";
+    CHECK(launch({"--nnodes=2", "--rdzv_endpoint=h", "s"}, {.environment = both}).access.has_token());
+  }
+  SECTION("so do certificates") {
+    CHECK_FALSE(launch({"--nnodes=2", "--rdzv_endpoint=h", "--rdzv_conf=cacert=/ca,cert=/cert,key=/key", "s"}, {.environment = empty})
+                    .access.is_open());
+  }
+  SECTION("a single node meets nobody") {
+    CHECK(launch({"s"}, {.environment = empty}).access.is_open());
+    CHECK(launch({"--nnodes=1", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:29400", "s"}, {.environment = empty}).access.is_open());
+  }
 }
 
 TEST_CASE("no message shows a token, whatever is wrong with the line it stands in", "[options]") {

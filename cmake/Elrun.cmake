@@ -2,15 +2,28 @@
 
 add_library(elrun_build_flags INTERFACE)
 target_include_directories(elrun_build_flags INTERFACE ${PROJECT_SOURCE_DIR})
-# -ffp-contract=off: a product and a sum stay two roundings, unless the source says fma.
+# elrun's arithmetic is its own, whatever flags the project around it has (-ffast-math, -Ofast, --use_fast_math): the bits are the same in all builds, and a
+# NaN is seen. These flags stand behind such a one and take it back. -fno-fast-math is not among them, for it takes back -fno-math-errno as well, nor
+# with clang -fno-unsafe-math-optimizations, which asks for exact traps; for the little host code of a .cu they do no harm, and its compiler may be either.
+# -ffp-contract=off: a product and a sum stay two roundings, unless the source says fma. As one text each, for CMake drops an option that is there before.
+set(exact -ffp-contract=off -fno-finite-math-only -fno-associative-math -fno-reciprocal-math -fsigned-zeros)
+list(JOIN exact "," exact_of_nvcc)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND exact -fno-unsafe-math-optimizations)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  list(APPEND exact -fno-approx-func -fdenormal-fp-math=ieee -Xclang -fdenormal-fp-math-f32=ieee)
+endif()
+list(JOIN exact " " exact_host)
 target_compile_options(elrun_build_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-  -Wno-missing-field-initializers -ffp-contract=off -fvisibility=hidden -fvisibility-inlines-hidden>
+  -Wno-missing-field-initializers -fvisibility=hidden -fvisibility-inlines-hidden>
+  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:${exact_host}>"
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wno-sign-conversion>  # not in g++'s -Wconversion
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${ELRUN_WERROR}>>:-Werror>
   # g++ looks for memory to free when it has 600 MB, not 128 MB: a seventh of the compilation (tests/MEASURED.md). A compiler process takes 1.4 GB at most instead of 1.2.
   "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=600000>"
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false -Xcompiler=-fvisibility=hidden,-ffp-contract=off>)
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--fmad=false --ftz=false --prec-div=true --prec-sqrt=true -Xcompiler=-fvisibility=hidden,${exact_of_nvcc},-fno-unsafe-math-optimizations>")
 if(ELRUN_SANITIZE STREQUAL "address")
   # g++ 12 takes some of the checks it plants for reads of what was never written: -Wno-maybe-uninitialized here only.
   # Without vptr: that check opens a pipe, and takes every object for a wrong one in a process without a free descriptor,

@@ -1,11 +1,18 @@
 #pragma once
-/// \file The operations that must round alike on host and device, by name, so that no compiler flag changes them.
-/// Plain + and * are safe too, as long as nothing contracts them: -ffp-contract=off, --fmad=false (cmake/Elrun.cmake).
+/// \file The operations that must round alike on host and device, by name. Plain + and * are safe too, as long as nothing contracts them:
+/// -ffp-contract=off, --fmad=false. cmake/Elrun.cmake has these flags, and those that take back a -ffast-math of the project around elrun.
 
 #include <bit>
 #include <cstdint>
 
 #include <elrun/hd.hpp>
+
+// With such a flag the bits differ between instruction sets, and a NaN is not seen. Clang has a macro for the first two alone.
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || defined(__ASSOCIATIVE_MATH__) || \
+    defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
+#error \
+    "elrun's arithmetic is exact: compile it without -ffast-math, -Ofast and their parts, or with the flags of cmake/Elrun.cmake behind them"
+#endif
 
 /// For what a loop calls per element: inlined into a function compiled for a wider instruction set, it uses that set.
 #define ELRUN_INLINE inline __attribute__((always_inline))

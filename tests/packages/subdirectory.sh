@@ -13,6 +13,12 @@ for how in add_subdirectory add_subdirectory FetchContent; do
   "$cmake" -S "$tree/tests/packages/subdirectory" -B "$work/$how" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DHOW="$how" -DELRUN_TREE="$tree" \
     -DELRUN_WITH_CUDA="$cuda" -DCMAKE_DISABLE_FIND_PACKAGE_Catch2=ON -DCMAKE_DISABLE_FIND_PACKAGE_Python3=ON >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 done
+# Device code is not compiled here: by nvcc's rule the last flag of a kind counts.
+if grep -q '"command": .*--use_fast_math' "$work/add_subdirectory/compile_commands.json" &&
+  ! grep -q -- '--use_fast_math.*--fmad=false --ftz=false --prec-div=true --prec-sqrt=true.*kernels/update[.]cu' "$work/add_subdirectory/compile_commands.json"; then
+  echo "elrun's kernels are compiled with the --use_fast_math of the project around it" >&2
+  exit 1
+fi
 target=elrun_kernels program=""
 [[ -z ${ELRUN_FULL-} ]] || target=outer program=$work/FetchContent/outer
 "$cmake" --build "$work/FetchContent" --target "$target" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2; exit 1; }

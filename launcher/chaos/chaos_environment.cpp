@@ -20,6 +20,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/options/environment.hpp"
 #include "launcher/process/machine.hpp"

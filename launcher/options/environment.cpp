@@ -4,6 +4,7 @@
 #include <array>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/options/option_values.hpp"
 #include "launcher/report/endings.hpp"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <boost/asio/post.hpp>
 
 #include "lib/base/failure.hpp"

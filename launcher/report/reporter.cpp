@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/output/log_place.hpp"
 #include "launcher/report/error_record.hpp"

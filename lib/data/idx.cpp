@@ -1,6 +1,7 @@
 #include "lib/data/idx.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace elrun::inline v0 {
 namespace {

@@ -123,6 +123,15 @@ inline std::vector<std::string> not_a_core(const std::string& path, const auto& 
   return problems;
 }
 
+/// What a source uses of a library and gets by another header in some releases alone: fmt::join is in <fmt/ranges.h> since fmt 11.
+inline std::vector<std::string> missing_includes(const std::string& path, std::string_view text) {
+  const std::string call = std::string{"fmt::join"} + "(";  // apart, for this file is read as well
+  bool has_ranges = text.find(call) == text.npos;
+  for_each_include(text, [&](std::size_t, std::string_view header, bool) { has_ranges |= header == "fmt/ranges.h"; });
+  if (has_ranges) return {};
+  return {path + ": fmt::join needs <fmt/ranges.h>"};
+}
+
 /// The classes, structs and enums that `text` defines in namespaces with names, as `namespace::Name`, for sources in this project's format:
 /// what a namespace holds is not indented, and an unnamed one ends with `}  // namespace`.
 inline std::vector<std::string> types_defined_in(std::string_view text) {

@@ -10,6 +10,7 @@
 #include "tests/support/catch.hpp"
 
 using elrun::test::against_the_arrows;
+using elrun::test::missing_includes;
 using elrun::test::not_a_core;
 namespace fs = std::filesystem;
 
@@ -33,6 +34,13 @@ TEST_CASE("an include against the arrows is named, with its line", "[tidy]") {
   CHECK(against_the_arrows("rendezvous/net/wire.cpp", "#include \"rendezvous.pb.h\"\n").empty());
   CHECK(against_the_arrows("lib/job/job.cpp", "#include \"job.hpp\"\n").size() == 1);
   CHECK(against_the_arrows("elsewhere/x.cpp", "").size() == 1);
+}
+
+TEST_CASE("an include that is missing for other releases of a library is named", "[tidy]") {
+  const std::string use = std::string{"auto text = fmt::join"} + "(list, \", \");\n";
+  CHECK(missing_includes("a.cpp", "#include <fmt/ranges.h>\n" + use).empty());
+  CHECK(missing_includes("a.cpp", "#include <fmt/format.h>\n").empty());
+  CHECK(missing_includes("a.cpp", "#include <fmt/format.h>\n" + use) == std::vector<std::string>{"a.cpp: fmt::join needs <fmt/ranges.h>"});
 }
 
 TEST_CASE("a core reaches no event loop, network, device or clock, through no header", "[tidy]") {
@@ -111,7 +119,7 @@ TEST_CASE("no source of a core's target reaches a shell", "[tidy]") {
     CHECK(targets.contains(core));
 }
 
-TEST_CASE("no include of this tree runs against the arrows", "[tidy]") {
+TEST_CASE("no include of this tree runs against the arrows, and none is missing", "[tidy]") {
   const char* root_name = std::getenv("ELRUN_SOURCE");
   if (root_name == nullptr) {
     WARN("ELRUN_SOURCE is not set: start this test with ctest");
@@ -129,6 +137,7 @@ TEST_CASE("no include of this tree runs against the arrows", "[tidy]") {
       std::ifstream in{entry.path()};
       const std::string text{std::istreambuf_iterator<char>{in}, {}};
       for (std::string& problem : against_the_arrows(path, text)) problems.push_back(std::move(problem));
+      for (std::string& problem : missing_includes(path, text)) problems.push_back(std::move(problem));
       ++files;
     }
   }

@@ -1,4 +1,6 @@
 // Where the nodes meet, who may take part, and which node this is.
+#include <fmt/ranges.h>
+
 #include "tests/unit/options_given.hpp"
 
 using namespace elrun;

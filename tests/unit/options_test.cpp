@@ -1,5 +1,7 @@
 #include <csignal>
 
+#include <fmt/ranges.h>
+
 #include "tests/unit/options_given.hpp"
 
 using namespace elrun;

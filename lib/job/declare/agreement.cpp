@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lib/base/words.hpp"
 #include "lib/job/declare/plan.hpp"

@@ -1,5 +1,5 @@
 """The lines by which elrun gets into an image that is not rebuilt (samples/kubernetes/README.md), put into the PyTorchJob of Kubeflow's guide: they are as
-few as the document says, and elrun understands what the operator then tells it. What is left to say is about probes and ports, which the lines leave out."""
+few as the document says, and elrun understands what the operator then tells it. What is left to say is about exit codes, probes and ports, which the lines leave out."""
 
 import yaml
 
@@ -8,7 +8,7 @@ from manifests import Manifest, blocks_of
 DOCUMENT, HEADING = "samples/kubernetes/README.md", "## Into an image that must not be rebuilt"
 LINES = 9
 TODAY = ("containers:", "- name: pytorch", "command:")  # begin the lines of the block that every job has already
-LEFT_OUT = ("livenessProbe is missing", "readinessProbe is missing", "the probes need --health_port", "the nodes meet at port 13456, which is no containerPort")
+LEFT_OUT = ("restartPolicy: ExitCode", "livenessProbe is missing", "readinessProbe is missing", "the probes need --health_port", "the nodes meet at port 13456, which is no containerPort")
 
 GUIDE = """
 apiVersion: kubeflow.org/v1

@@ -87,6 +87,7 @@ PLANTED = [
     ("job.yaml", "args: [install, /opt/elrun]", "args: [ckpt, verify, --writers=4, /checkpoints]", "elrun ckpt has no option --writers"),
     # Operators.
     (V1, "- name: pytorch ", "- name: trainer ", "without a container that is called pytorch"),
+    (V1, "restartPolicy: ExitCode", "restartPolicy: OnFailure", "Master: restartPolicy: ExitCode; else"),
     (V1, "Master:\n      replicas: 1", "Master:\n      replicas: 2", "Master: there is exactly one"),
     (V1, '  nprocPerNode: "8"', '  nprocPerNode: "8"\n  elasticPolicy: {maxReplicas: 4}', "with a Master there is one pod too many"),
     (V1, '  nprocPerNode: "8"', "  nprocPerNode: 8", "spec.nprocPerNode: 8 is no string"),

@@ -112,6 +112,8 @@ def pytorchjob(manifest, tree):
         containers = (((spec or {}).get("template") or {}).get("spec") or {}).get("containers") or []
         if not any(container.get("name") == "pytorch" for container in containers):
             yield f"{kind}: the operator refuses a replica without a container that is called pytorch"
+        if (spec or {}).get("restartPolicy") != "ExitCode":
+            yield f"{kind}: restartPolicy: ExitCode; else a failure after which starting again does not help, such as an error of the program, is tried again for ever"
     if (replicas.get("Master") or {}).get("replicas", 1) != 1:
         yield "Master: there is exactly one"
     if "Master" in replicas and "elasticPolicy" in manifest.spec:

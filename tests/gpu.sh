@@ -67,12 +67,21 @@ training() {
 }
 deaths() { grep -c 'ended by signal 9 (SIGKILL) in generation' "$scratch/training" || true; }
 
+# workers_of AGENT: the ids of its workers. The agent's guard is a child with the agent's command line, which names gpt as well; its own name tells it apart.
+workers_of() {
+  local pid name
+  for pid in $(pgrep -P "$1" -f "$(basename "$gpt")"); do
+    name=$(cat "/proc/$pid/comm" 2>/dev/null) || continue
+    [[ $name == elrun* ]] || echo "$pid"
+  done
+}
+
 # kill_workers KILLS WORKERS AGENT: a worker each time that all have taken a step together since the last death. Fails if the run ends first.
 kill_workers() {
   local kills pid said=0
   for ((kills = 0; kills < $1; ++kills)); do
     until tail -n "+$((said + 1))" "$scratch/training" | grep -q "step=[0-9]* loss=.* world=$2 "; do kill -0 "$3" 2>/dev/null || return 1; sleep 0.1; done
-    pid=$(pgrep -P "$3" -f "$(basename "$gpt")" | shuf -n 1) || true
+    pid=$(workers_of "$3" | shuf -n 1)
     if [[ -n $pid ]]; then kill -KILL "$pid" || true; fi
     until (($(deaths) > kills)); do kill -0 "$3" 2>/dev/null || return 1; sleep 0.1; done
     said=$(wc -l <"$scratch/training")

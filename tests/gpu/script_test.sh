@@ -63,6 +63,32 @@ FAKEGPU=$work/wrong bash "$script" run golden >"$work/out" || code=$?
 expect "$work/out" "^zero(3): WRONG: state 'bbbbbbbbbbbbbbbb', expected 'aaaaaaaaaaaaaaaa'"
 expect "$work/out" "^not all were killed"
 
+# An agent with thirty guards, which have its command line, and with workers: it is a worker that is killed.
+mkdir -p "$work/guarded/tests" "$work/guarded/bin"
+mkfifo "$work/never"
+ln -s "$build/tests/gpu_suite_devices" "$work/guarded/tests"
+cat >"$work/guarded/tests/gpt_on_fake_devices" <<'END'
+#!/bin/bash
+[[ $1 != worker ]] || read -r -t 60 _ <>"$NEVER"
+echo "done step=3 state=aaaaaaaaaaaaaaaa"
+END
+cat >"$work/guarded/bin/elrun" <<'END'
+#!/bin/bash
+[[ $2 == --nproc_per_node && $5 == */gpt_on_fake_devices ]] || exit 64
+guards=() workers=() code=0
+for _ in {1..30}; do (echo elrun-guard >"/proc/$BASHPID/comm"; read -r -t 60 _ <>"$NEVER") & guards+=($!); done
+for ((i = 0; i < $3; ++i)); do "$5" worker & workers+=($!); done
+sleep 0.5
+echo "step=1 loss=1 world=$3 "
+wait -n -p ended "${guards[@]}" "${workers[@]}" || code=$?
+[[ " ${workers[*]} " == *" $ended "* ]] && echo "worker $ended was ended by signal $((code - 128)) (SIGKILL) in generation 1" || echo "$ended" >>"$GUARDS"
+kill -KILL "${guards[@]}" "${workers[@]}" 2>/dev/null
+echo "done step=3 state=aaaaaaaaaaaaaaaa"
+END
+chmod +x "$work/guarded/tests/gpt_on_fake_devices" "$work/guarded/bin/elrun"
+NEVER=$work/never GUARDS=$work/guards FAKEGPU=$work/guarded bash "$script" run golden >"$work/out" || { cat "$work/out"; wrong "with guards golden failed"; }
+[[ ! -s $work/guards ]] || wrong "a guard was killed in place of a worker"
+
 sed -i '/^ended/d' "$RESULTS/ipc.txt"  # as a call leaves it that is cut
 bash "$script" table >"$work/table"
 expect "$work/table" "kernels beside the copy rate.*\*\*failed with 1\*\*"

@@ -57,7 +57,7 @@ def main():
     if options.planted:
         return planted.run(source, all_problems)
     if options.embedded:
-        return embedded.run(source, manifests, parts, all_problems)
+        return embedded.run(source, manifests, parts, all_problems, elrun)
     yours = {str(path) for path in options.files}
     found = unread + list(all_problems(manifests, parts, lambda where: not yours or where in yours))
     counted = f"{len(yours)} files" if yours else f"{len(manifests)} manifests and {len(parts)} parts"

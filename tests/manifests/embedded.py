@@ -1,8 +1,13 @@
 """The lines by which elrun gets into an image that is not rebuilt (samples/kubernetes/README.md), put into the PyTorchJob of Kubeflow's guide: they are as
 few as the document says, and elrun understands what the operator then tells it. What is left to say is about exit codes, probes and ports, which the lines leave out."""
 
+import re
+import tempfile
+from pathlib import Path
+
 import yaml
 
+import commands
 from manifests import Manifest, blocks_of
 
 DOCUMENT, HEADING = "samples/kubernetes/README.md", "## Into an image that must not be rebuilt"
@@ -49,7 +54,23 @@ def with_empty_secrets(body):
     return {key: with_empty_secrets(value) for key, value in body.items()}
 
 
-def run(tree, manifests, parts, all_problems):
+def own_interpreter(elrun, text):
+    """Whether the variable that the document names for an environment that is not on PATH leads elrun to its Python."""
+    found = re.search(r"`\{name: (\w+), value: /opt/venv/bin/python\}` in `env`", text)
+    if not found:
+        return [f"{DOCUMENT} does not say how an environment that is not on PATH is found"]
+    with tempfile.TemporaryDirectory(prefix="elrun-manifests-") as directory:
+        python = Path(directory) / "bin" / "python"
+        python.parent.mkdir()
+        python.write_text("#!/bin/sh\n", encoding="utf-8")
+        python.chmod(0o755)
+        (Path(directory) / "train.py").touch()
+        plan, wrong = commands.dry_run(elrun, ["train.py"], {found[1]: str(python)}, directory)
+        taken = (plan or {}).get("program", {}).get("path")
+    return [] if taken == str(python) else [f"with {found[1]} elrun takes {taken}: {wrong}"]
+
+
+def run(tree, manifests, parts, all_problems, elrun):
     text = (tree / DOCUMENT).read_text(encoding="utf-8")
     first = text[: text.index(HEADING)].count("\n")
     block = next(b for b in blocks_of(tree / DOCUMENT, text) if b.line > first and b.info == "yaml PodSpec")
@@ -67,5 +88,6 @@ def run(tree, manifests, parts, all_problems):
     wrong += [f"nobody said: {known}" for known in LEFT_OUT if not any(known in problem for problem in said)]
     if not any("ELRUN_RDZV_TOKEN is set and empty" in problem for problem in problems_of(with_empty_secrets(body))):
         wrong.append("with a secret that is empty the rendezvous is open, and nobody said so")
+    wrong += own_interpreter(elrun, text)
     print("\n".join(wrong + [f"{len(new)} lines in the PyTorchJob of Kubeflow's guide, {len(wrong)} problems"]))
     return 1 if wrong else 0

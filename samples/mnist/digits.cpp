@@ -2,9 +2,24 @@
 
 namespace mnist {
 
+namespace {
+
+std::string images_of(const std::string& directory, const std::string& prefix) { return directory + "/" + prefix + "-images-idx3-ubyte"; }
+std::string labels_of(const std::string& directory, const std::string& prefix) { return directory + "/" + prefix + "-labels-idx1-ubyte"; }
+
+// A data set of which one file did not arrive is another case than one without that pair.
+bool has_either(const std::string& directory, const std::string& prefix) {
+  const auto is_there = [](const std::string& path) {
+    const auto file = elrun::IdxFile::open(path);
+    return file.ok() || file.failure().code != elrun::Code::not_found;
+  };
+  return is_there(images_of(directory, prefix)) || is_there(labels_of(directory, prefix));
+}
+
+}  // namespace
+
 elrun::Result<Digits::Pair> Digits::open_pair(const std::string& directory, const std::string& prefix) {
-  const std::string about_images = directory + "/" + prefix + "-images-idx3-ubyte",
-                    about_labels = directory + "/" + prefix + "-labels-idx1-ubyte";
+  const std::string about_images = images_of(directory, prefix), about_labels = labels_of(directory, prefix);
   ELRUN_TRY_ASSIGN(elrun::IdxFile images, elrun::IdxFile::open(about_images));
   ELRUN_TRY_ASSIGN(elrun::IdxFile labels, elrun::IdxFile::open(about_labels));
   const auto wrong = [](std::string what) { return elrun::Failure{elrun::Code::corrupt, elrun::Remedy::fix_config, std::move(what)}; };
@@ -28,7 +43,7 @@ elrun::Result<Digits> Digits::open(const std::string& directory) {
     digits.own_.push_back(std::move(own).value());
     digits.train_ = digits.own_[0].images.items();
     digits.test_ = digits.both_.images.items();
-  } else if (own.failure().code == elrun::Code::not_found) {
+  } else if (own.failure().code == elrun::Code::not_found && !has_either(directory, "train")) {
     digits.train_ = digits.both_.images.items() / 5 * 4;
     digits.test_ = digits.both_.images.items() - digits.train_;
   } else {

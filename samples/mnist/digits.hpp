@@ -19,8 +19,8 @@ struct Digit {
 /// Training samples have ids 0 .. train()-1, those to test with 0 .. test()-1.
 class Digits {
  public:
-  /// The four files of the data set in `directory`, plain or .gz. Where train-* is not there, the first four fifths of
-  /// t10k-* stand for it, and the rest is left to test with.
+  /// The four files of the data set in `directory`, plain or .gz. Where neither file of train-* is there, the first four
+  /// fifths of t10k-* stand for it, and the rest is left to test with.
   static elrun::Result<Digits> open(const std::string& directory);
 
   [[nodiscard]] std::uint64_t train() const { return train_; }

@@ -60,6 +60,17 @@ TEST_CASE("without training files, the last fifth of the others is what is teste
   CHECK(std::ranges::equal(same.image, tested.image));
 }
 
+TEST_CASE("one training file without the other is a data set that did not arrive whole", "[mnist]") {
+  const TemporaryDirectory folder;
+  write_digits(folder.path(), "t10k", 50, 1);
+  write_digits(folder.path(), "train", 30, 2);
+  const std::string missing = folder.path() + GENERATE("/train-images-idx3-ubyte", "/train-labels-idx1-ubyte");
+  std::filesystem::remove(missing);
+  const auto digits = mnist::Digits::open(folder.path());
+  REQUIRE_FALSE(digits.ok());
+  CHECK_THAT(digits.failure().what, Contains(missing));
+}
+
 TEST_CASE("a directory that is no data set is refused, and the file that is wrong is named", "[mnist]") {
   const TemporaryDirectory folder;
   const auto why = [&] {

@@ -1,7 +1,7 @@
 // Builds clock, log and guard, and hands over; nothing is decided here.
+#include <poll.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -27,6 +27,7 @@
 #include "launcher/death_notice.hpp"
 #include "launcher/http/status_command.hpp"
 #include "launcher/output/log_json.hpp"
+#include "launcher/output/print_out.hpp"
 #include "launcher/process/descriptors.hpp"
 #include "launcher/process/detached_call.hpp"
 #include "launcher/process/ending_signals.hpp"
@@ -69,7 +70,7 @@ int launch(const LaunchOptions& options, launcher::Variables environment, const 
   const Log log{lines, "elrun"};
   auto command = resolve_command(options.program, environment, look_up_file, elrun_name);
   const auto* none = std::get_if<NoCommand>(&command);
-  if (options.dry_run) return fmt::print("{}", plan_text(options, environment, command)), none != nullptr ? none->exit_code : 0;
+  if (options.dry_run) return print_out(plan_text(options, environment, command)), none != nullptr ? none->exit_code : 0;
   if (none != nullptr) return refuse(none->exit_code, none->why);
   if (const std::string& warning = std::get<Command>(command).warning; !warning.empty()) log.warning(warning);
   auto cpus = cpus_of_workers(options.numa_binding, options.workers, environment, this_numa());
@@ -136,10 +137,16 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
   }
 }
 
+// Of a pipe or a socket.
+bool reader_went_away() {
+  pollfd output{STDOUT_FILENO, 0, 0};
+  return ::poll(&output, 1, 0) == 1 && (output.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 // 0 is a promise that what was printed is there, on a full disk too. A reader that went away has all that it wanted.
 int checked_output(int code) {
-  const bool is_lost = std::fflush(stdout) != 0 ? errno != EPIPE : std::ferror(stdout) != 0;
-  if (!is_lost || code != 0) return code;
+  const bool is_lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!is_lost || code != 0 || reader_went_away()) return code;
   std::fputs("elrun: not all of the output could be written\n", stderr);
   return exit_code::internal;
 }

@@ -27,6 +27,7 @@
 #include "checkpoint/tools/read_root.hpp"
 #include "launcher/chaos/chaos_environment.hpp"
 #include "launcher/chaos/chaos_run.hpp"
+#include "launcher/output/print_out.hpp"
 #include "launcher/process/ending_signals.hpp"
 #include "launcher/process/machine.hpp"
 #include "launcher/process/orphans.hpp"
@@ -239,7 +240,7 @@ class Chaos {
     if (!options_.checkpoint_root.empty() && report_.disturbed && report_.disturbed->succeeded())
       report_.checkpoints = compare_checkpoints(root_of("undisturbed"), root_of("disturbed"), limits_, clock_);
     report_.verdict = judge(report_.reference, report_.disturbed, report_.records, report_.checkpoints);
-    fmt::print("{}", options_.as_json ? document(report_json(report_)) : report_text(report_));
+    print_out(options_.as_json ? document(report_json(report_)) : report_text(report_));
     return report_.verdict.exit_code;
   }
 
@@ -301,7 +302,7 @@ int run_chaos(const ChaosOptions& options, const Variables& environment, const S
   auto& ready = std::get<Prepared>(prepared);
   for (const std::string& kind : ready.left_out) say("left out: " + kind);
   if (options.dry_run) {
-    fmt::print("{}", options.as_json ? document(plan_json(job_in_words(options), ready.plan, ready.left_out)) : text_of(ready.plan));
+    print_out(options.as_json ? document(plan_json(job_in_words(options), ready.plan, ready.left_out)) : text_of(ready.plan));
     return 0;
   }
   if (ready.needs_disk)

@@ -15,6 +15,7 @@
 #include "checkpoint/tools/compare.hpp"
 #include "checkpoint/tools/read_root.hpp"
 #include "checkpoint/tools/verify.hpp"
+#include "launcher/output/print_out.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/printable.hpp"
@@ -40,7 +41,7 @@ int failed(const Failure& why) {
 int ls(const CkptOptions& options, Files& files, const Clock& clock) {
   const auto facts = read_root(files, clock, options.names[0].root);
   if (!facts.ok()) return failed(facts.failure());
-  fmt::print("{}", options.as_json ? document(listing_json(*facts)) : listing_text(*facts, clock.wall_ns()));
+  print_out(options.as_json ? document(listing_json(*facts)) : listing_text(*facts, clock.wall_ns()));
   return 0;
 }
 
@@ -54,7 +55,7 @@ int inspect_one(const CkptOptions& options, Files& files, const Clock& clock) {
     if (!shares.ok()) return failed(shares.failure());
     one->shares = *std::move(shares);
   }
-  fmt::print("{}", options.as_json ? document(inspection_json(*one)) : inspection_text(*one, clock.wall_ns()));
+  print_out(options.as_json ? document(inspection_json(*one)) : inspection_text(*one, clock.wall_ns()));
   return 0;
 }
 
@@ -127,14 +128,14 @@ int verify(const CkptOptions& options, Files& files, const Clock& clock) {
     }
     if (!found.ok()) return failed(found.failure());
     all.push_back({id, *std::move(found), clock.now() - began});
-    if (!options.as_json) fmt::print("{}", verified_text(all.back()));
+    if (!options.as_json) print_out(verified_text(all.back()));
     std::fflush(stdout);
     if (all.back().found.cut_off) break;  // all behind it would fail alike
   }
   if (all.empty() && !meant->ids.empty())
     return failed(
         {.code = Code::not_found, .what = fmt::format("none of the checkpoints of {} is there any more: nothing was verified", name.root)});
-  if (options.as_json) fmt::print("{}", document(verified_json(all)));
+  if (options.as_json) print_out(document(verified_json(all)));
   if (!all.empty() && all.back().found.cut_off) return failed(*all.back().found.cut_off);
   return std::ranges::all_of(all, [](const VerifiedCheckpoint& one) { return one.found.is_whole(); }) ? 0 : 1;
 }
@@ -154,7 +155,7 @@ int diff(const CkptOptions& options, Files& files, const Clock& clock) {
   }
   const auto all = compare(files, sides[0], sides[1]);
   if (!all.ok()) return failed(all.failure());
-  fmt::print("{}", options.as_json ? document(comparison_json(*all, sides[0], sides[1])) : comparison_text(*all, sides[0], sides[1]));
+  print_out(options.as_json ? document(comparison_json(*all, sides[0], sides[1])) : comparison_text(*all, sides[0], sides[1]));
   return all->equal() ? 0 : 1;
 }
 

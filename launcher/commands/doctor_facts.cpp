@@ -22,6 +22,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "launcher/options/host.hpp"
+#include "launcher/output/print_out.hpp"
 #include "launcher/process/agent_directory.hpp"
 #include "launcher/process/answers_in_time.hpp"
 #include "launcher/process/machine.hpp"
@@ -264,9 +265,9 @@ DoctorFacts gather_facts(const DoctorOptions& options, const Variables& environm
 }
 
 int run_doctor(const DoctorOptions& options, const Variables& environment, const Clock& clock, std::string_view elrun_name) {
-  for (const std::string& note : options.launch.notes) fmt::print("note  {}\n", note);
+  for (const std::string& note : options.launch.notes) print_out(fmt::format("note  {}\n", note));
   const auto findings = diagnose(options, gather_facts(options, environment, clock, elrun_name));
-  fmt::print("{}", findings_for_people(findings));
+  print_out(findings_for_people(findings));
   return exit_code_of(findings);
 }
 

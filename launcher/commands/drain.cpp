@@ -16,6 +16,7 @@
 
 #include "launcher/http/ask.hpp"
 #include "launcher/http/pages.hpp"
+#include "launcher/output/print_out.hpp"
 #include "launcher/process/agent_directory.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
@@ -99,7 +100,7 @@ class Drain {
 
  private:
   static void say(std::string_view what) {
-    fmt::print("{}\n", what);
+    print_out(fmt::format("{}\n", what));
     std::fflush(stdout);
   }
 

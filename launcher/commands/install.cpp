@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/output/print_out.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/fd.hpp"
 #include "lib/base/files.hpp"
@@ -103,7 +104,7 @@ int run_install(const InstallOptions& options) {
     fmt::print(stderr, "elrun: install: {}\n", message(installed.failure()));
     return exit_code::contradiction;
   }
-  fmt::print("{0}/elrun and {0}/torchrun are there\n", options.directory);
+  print_out(fmt::format("{0}/elrun and {0}/torchrun are there\n", options.directory));
   struct statvfs where {};
   if (::statvfs(options.directory.c_str(), &where) == 0 && (where.f_flag & ST_NOEXEC) != 0)
     fmt::print(stderr, "elrun: install: warning: {} is mounted noexec, so nothing can be started from it here\n", options.directory);

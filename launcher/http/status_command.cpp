@@ -9,6 +9,7 @@
 
 #include "launcher/http/ask.hpp"
 #include "launcher/http/pages.hpp"
+#include "launcher/output/print_out.hpp"
 #include "launcher/process/agent_directory.hpp"
 #include "lib/base/failure.hpp"
 
@@ -32,7 +33,7 @@ class Inquiry {
     if (reply->status != 200 || !text.ok()) return fail(fmt::format("{} is no agent of elrun", to_string(where)));
     const auto processes = processes_in(reply->body);
     if (options_.pid && std::find(processes.begin(), processes.end(), *options_.pid) == processes.end()) return;
-    if (!options_.as_json) fmt::print("{}{}", answers_.empty() ? "" : "\n", *text);
+    if (!options_.as_json) print_out((answers_.empty() ? "" : "\n") + *text);
     answers_.push_back(reply->body);
   }
 
@@ -47,7 +48,7 @@ class Inquiry {
     if (answers_.empty() && problems_.empty())
       fail(options_.pid ? fmt::format("no agent of this user on this machine has the process {}", *options_.pid)
                         : "no agent of this user runs on this machine; XDG_RUNTIME_DIR must be as it was when the agent started");
-    if (options_.as_json) fmt::print("{}", status_document(answers_, problems_));
+    if (options_.as_json) print_out(status_document(answers_, problems_));
     return problems_.empty() ? 0 : exit_code::unavailable;
   }
 

@@ -109,10 +109,34 @@ TEST_CASE("what could not be printed is not told as success, and ends nothing el
     CHECK(code(command + " > /dev/full") == 70);
     CHECK(code(command + " > /dev/null") == 0);
   }
-  CHECK(code("--help | head -n 1") == 0);
   CHECK(code("--bogus 2> /dev/full") == 64);
   std::ifstream refusal{place};
   CHECK(nlohmann::json::parse(refusal, nullptr, false).is_object());
+}
+
+TEST_CASE("a reader that went away changes no exit code", "[launcher][process]") {
+  const TemporaryDirectory directory;
+  const std::string gone = directory.path() + "/gone", place = directory.path() + "/termination-log", long_word(12000, 'x');
+  std::ofstream{place} << "old text";
+  const auto code = [&](const std::string& command) {
+    std::filesystem::remove(gone);
+    Job job{{.arguments = {"-c", "(while [ ! -e " + gone + " ]; do sleep 0.01; done; " + program_path("elrun") + " " + command +
+                                     "; echo ended with $? >&2) | (exec <&-; : > " + gone + ")"},
+             .environment = {{"ELRUN_TERMINATION_LOG", place}},
+             .program = "/bin/sh"}};
+    job.wait();
+    INFO(job.output());
+    const auto at = job.output().find("ended with ");
+    REQUIRE(at != std::string::npos);
+    return std::stoi(job.output().substr(at + 11));
+  };
+  CHECK(code("--help") == 0);
+  CHECK(code("--dry_run --no_python /bin/true " + long_word) == 0);
+  CHECK(code("--dry_run --no_python no-such-program " + long_word) == 127);
+  std::ifstream refusal{place};
+  std::string left;
+  std::getline(refusal, left);
+  CHECK(left == "old text");
 }
 
 TEST_CASE("a file that is no program of this machine is told as such", "[launcher][process]") {

@@ -190,8 +190,7 @@ PathFact try_reading(const Path& path) {
 
 // Storage may stand still, and then a call there never comes back.
 PathFact in_time(PathFact (*look)(const Path&), const Path& path) {
-  const auto answers = answers_in_time<PathFact>({[look, path] { return look(path); }}, path_time_max);
-  if (answers.front()) return *answers.front();
+  if (const auto fact = answer_in_time<PathFact>([look, path] { return look(path); }, path_time_max)) return *fact;
   return {.problem = fmt::format("its file system has not answered within {}", for_people(path_time_max)), .answers = false};
 }
 

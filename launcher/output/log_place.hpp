@@ -1,7 +1,6 @@
 #pragma once
 /// \file LogPlace: the place of the logs, asked by the loop.
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,11 +26,7 @@ class LogPlace {
     if (hangs()) return {};
     auto held = std::make_shared<char>();
     asked_ = held;
-    const auto begun = std::make_shared<std::atomic<bool>>(false);
-    auto answers = answers_in_time<Answer>({[call, begun, held = std::move(held)] { return *begun = true, call(); }}, *limit_);
-    // No thread can be started: a limit of the system's, and no fault of the place.
-    if (!answers.front() && !hangs() && !*begun) return call();
-    return std::move(answers.front());
+    return answer_in_time<Answer>([call, held = std::move(held)] { return call(); }, *limit_);
   }
   /// A call has not come back yet.
   [[nodiscard]] bool hangs() const { return !asked_.expired(); }

@@ -1,6 +1,7 @@
 #pragma once
 /// \file answers_in_time: calls that may block for good, asked on a thread that is waited for only so long.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -64,6 +65,17 @@ std::vector<std::optional<Answer>> answers_in_time(const std::vector<std::functi
   }
   all.resize(calls.size());
   return all;
+}
+
+/// One call. Where no thread can be started it is made on this one: that is a limit of the system's, and no fault of what is asked. None: too late.
+template <class Answer>
+std::optional<Answer> answer_in_time(std::function<Answer()> call, Duration limit) {
+  const auto begun = std::make_shared<std::atomic<bool>>(false);
+  auto held = std::make_shared<char>();
+  const std::weak_ptr<char> asked = held;  // there as long as a thread may still make the call
+  auto answers = answers_in_time<Answer>({[call, begun, held = std::move(held)] { return *begun = true, call(); }}, limit);
+  if (!answers.front() && asked.expired() && !*begun) return call();
+  return std::move(answers.front());
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -51,6 +51,8 @@ class PidsGroup {
   fs::path folder_;
 };
 
+const std::string no_filter = "refusing_kernel: seccomp";
+
 }  // namespace
 
 TEST_CASE("a worker whose processes are refused by pids.max fails with that in its report", "[limits][process]") {
@@ -77,11 +79,11 @@ TEST_CASE("a worker that cannot be started for pids.max has that as its reason",
 TEST_CASE("on a kernel without pidfd_open no worker starts, and the doctor says why", "[limits][process]") {
   const TemporaryDirectory directory;
   const std::map<std::string, std::string> environment{{"XDG_RUNTIME_DIR", directory.path()}};
-  const std::string old_kernel = test_program_path("old_kernel"), elrun = program_path("elrun");
+  const std::string kernel = test_program_path("refusing_kernel"), elrun = program_path("elrun");
   const Ended started =
-      elrun::test::run(old_kernel, {elrun, "--nproc_per_node", "2", "--no_python", "/bin/sh", "-c", "echo it runs"}, environment);
+      elrun::test::run(kernel, {"pidfd_open", elrun, "--nproc_per_node", "2", "--no_python", "/bin/sh", "-c", "echo it runs"}, environment);
   INFO(started.output);
-  if (started.says("old_kernel: seccomp")) {
+  if (started.says(no_filter)) {
     std::printf("SKIPPED: no filter of system calls can be set here\n");
     return;
   }
@@ -89,8 +91,21 @@ TEST_CASE("on a kernel without pidfd_open no worker starts, and the doctor says 
   CHECK(started.says("refuses pidfd_open (Function not implemented)"));
   CHECK(started.says("elrun needs Linux 5.3"));
   CHECK_FALSE(started.says("it runs"));
-  const Ended asked = elrun::test::run(old_kernel, {elrun, "doctor", "--no_python", "/bin/sh"}, environment);
+  const Ended asked = elrun::test::run(kernel, {"pidfd_open", elrun, "doctor", "--no_python", "/bin/sh"}, environment);
   INFO(asked.output);
   CHECK(asked.code == 78);
   CHECK(asked.says("FAIL  kernel"));
+}
+
+TEST_CASE("the doctor looks at files where no thread can be started, too", "[limits][process]") {
+  const TemporaryDirectory directory;
+  const Ended asked = elrun::test::run(test_program_path("refusing_kernel"),
+                                       {"clone3", program_path("elrun"), "doctor", "--log_dir", directory.path(), "--no_python", "/bin/sh"},
+                                       {{"XDG_RUNTIME_DIR", directory.path()}});
+  INFO(asked.output);
+  if (asked.says(no_filter)) {
+    std::printf("SKIPPED: no filter of system calls can be set here\n");
+    return;
+  }
+  CHECK(asked.says("ok    logs       " + directory.path() + " can be written"));
 }

@@ -1,5 +1,11 @@
 #include "launcher/process/orphan_owner.hpp"
 
+#include <pthread.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -73,6 +79,35 @@ TEST_CASE("a call that hangs is waited for only so long, and the ones after it a
   const auto begun = std::chrono::steady_clock::now();
   CHECK(answers_in_time<int>(many, 50ms) == Answers(50));
   CHECK(std::chrono::steady_clock::now() - begun < 50 * 50ms);
+}
+
+TEST_CASE("one call is made on the thread that asks where no other can be started", "[orphans]") {
+  const std::function<std::thread::id()> who = [] { return std::this_thread::get_id(); };
+  const auto usual_answer = answer_in_time(who, 10s);
+  REQUIRE(usual_answer);
+  CHECK(*usual_answer != std::this_thread::get_id());
+  pthread_attr_t usual, huge;
+  REQUIRE(::pthread_getattr_default_np(&usual) == 0);
+  REQUIRE(::pthread_attr_init(&huge) == 0);
+  REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50) == 0);  // no machine has room for it
+  REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+  const auto answer = answer_in_time(who, 10s);
+  REQUIRE(::pthread_setattr_default_np(&usual) == 0);
+  REQUIRE(answer);
+  CHECK(*answer == std::this_thread::get_id());
+}
+
+TEST_CASE("one call that hangs is not made again", "[orphans]") {
+  const auto hangs = std::make_shared<std::mutex>();
+  const auto calls = std::make_shared<std::atomic<int>>(0);
+  const std::lock_guard held{*hangs};
+  const std::function<int()> blocks = [hangs, calls] {
+    ++*calls;
+    const std::lock_guard lock{*hangs};
+    return 0;
+  };
+  CHECK_FALSE(answer_in_time(blocks, 50ms));
+  CHECK(*calls == 1);
 }
 
 }  // namespace elrun::launcher

@@ -347,6 +347,7 @@ void Output::all_shown() {
 void Output::end_of_show(bool is_read) {
   if (is_read) setting_.lines.set_writer(write_patiently);
   else setting_.lines.set_writer(nullptr);
+  for (const std::string& text : is_read ? threads_->take_losses() : std::vector<std::string>{}) log_.warning(text);
   if (const auto then = std::exchange(then_, nullptr)) then();
   setting_.lines.set_writer(nullptr);
 }

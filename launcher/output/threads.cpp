@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 
 #include <fmt/format.h>
 #include <boost/asio/post.hpp>
@@ -79,18 +80,37 @@ bool Output::Threads::own_is_next(const Console& console) {
 }
 
 // A part that is not taken is lost on the console, and the files go on. The next one is tried all the same: the disk that elrun's output goes to
-// may have room by then. A terminal that is gone takes none, and nobody is there to be told.
+// may have room by then. It begins a line of its own. A terminal that is gone takes none, and nobody is there to be told.
 void Output::Threads::show(Console& console, std::string_view bytes) {
   for (std::string_view part; !bytes.empty(); bytes.remove_prefix(part.size())) {
     part = bytes.substr(0, write_bytes);
-    const std::size_t wrote = write_all(console.fd, part);
+    if (console.lost > 0 && console.in_line && write_all(console.fd, "\n") == 1) console.in_line = false;
+    const bool is_torn = console.lost > 0 && console.in_line;
+    const std::size_t wrote = is_torn ? 0 : write_all(console.fd, part);
+    if (wrote > 0) console.in_line = part[wrote - 1] != '\n';
     if (wrote < part.size()) console.lost += part.size() - wrote, console.lost_by = errno;
-    else if (console.lost > 0)
-      warn(fmt::format("{}: {} bytes are missing there",
-                       message(from_errno(console.lost_by, console.fd == 1 ? "write standard output" : "write standard error")),
-                       std::exchange(console.lost, 0)));
+    else if (const std::string text = take_loss(console); !text.empty()) warn(text);
     console.moved += part.size();
   }
+}
+
+// What is said of the bytes that it did not take; empty: it took all.
+std::string Output::Threads::take_loss(Console& console) {
+  const std::uint64_t lost = std::exchange(console.lost, 0);
+  if (lost == 0) return {};
+  return fmt::format("{}: {} bytes are missing there",
+                     message(from_errno(console.lost_by, console.fd == 1 ? "write standard output" : "write standard error")), lost);
+}
+
+// What was lost to the end: both consoles are idle. A reader that went away has all that it wanted.
+std::vector<std::string> Output::Threads::take_losses() {
+  std::vector<std::string> all;
+  for (Console* console : {&out_, &err_}) {
+    const std::lock_guard lock{console->mutex};
+    if (console->lost_by == EPIPE) continue;
+    if (std::string text = take_loss(*console); !text.empty()) all.push_back(std::move(text));
+  }
+  return all;
 }
 
 // What happened longer ago is shown first: an attempt begins on the terminal when the one before it is through.

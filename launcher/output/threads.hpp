@@ -81,8 +81,9 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
     std::deque<OwnLine> own;
     std::size_t own_bytes = 0;
     std::uint64_t arrived = 0, gone = 0;  // bytes of all sources
-    std::uint64_t lost = 0;               // bytes that it did not take, since it was told; the console's thread's
-    int lost_by = 0;                      // what the last of these writes ended with
+    std::uint64_t lost = 0;               // bytes that it did not take, since it was told; the console's thread's, until that is idle
+    int lost_by = 0;                      // what the last of these writes ended with; likewise
+    bool in_line = false;                 // what it took last did not end a line; the console's thread's
     bool stopping = false;
     bool busy = false;  // something is on its way that is in no list any more
     std::function<void()> when_idle;
@@ -94,6 +95,8 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
   static bool idle(const Console& console) { return console.sources.empty() && console.own.empty() && !console.busy; }
 
   void show(Console& console, std::string_view bytes);
+
+  static std::string take_loss(Console& console);
 
   static SourcePointer next_of(const Console& console);
 
@@ -142,6 +145,8 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
   void add(const SourcePointer& source, Stream stream);
 
   [[nodiscard]] bool say(std::string_view line);
+
+  [[nodiscard]] std::vector<std::string> take_losses();
 
   void finish(std::function<void()> then);
 

@@ -135,6 +135,40 @@ TEST_CASE("elrun's own output that takes no more for a while is written again af
   CHECK(all.find("bytes are missing there") != std::string::npos);
 }
 
+TEST_CASE("what comes after a line that was torn begins a line of its own", "[log_files][process]") {
+  const TemporaryDirectory directory;
+  const std::string here = directory.path() + "/", shown = here + "shown";
+  const std::string script = "while [ ! -e " + here + "end ]; do echo a line; sleep 0.01; done";
+  Job job{{.arguments = {"-c", "exec " + program_path("elrun") + " --no_python /bin/sh -c '" + script + "' > " + shown + " 2>&1"},
+           .program = "/bin/sh"}};
+  REQUIRE(comes_true([&] { return text_of(shown).find("a line\n") != std::string::npos; }));
+  const std::string before = text_of(shown);
+  const std::size_t begin = before.find("a line\n"), line = 7, torn = 3;  // "a l"
+  const rlim_t limit = begin + ((before.size() - begin) / line + 100) * line + torn;
+  set_file_limit(job.pid(), limit);
+  REQUIRE(comes_true([&] { return fs::file_size(shown) == limit; }));
+  std::this_thread::sleep_for(100ms);
+  set_file_limit(job.pid(), RLIM_INFINITY);
+  CHECK(comes_true([&] { return text_of(shown).size() > limit + 100; }));
+  std::ofstream{here + "end"}.put('.');
+  CHECK(job.wait() == 0);
+  const std::string all = text_of(shown);
+  INFO(all);
+  CHECK(all.find("a la") == std::string::npos);
+  CHECK(all.find("a l\na line\n") != std::string::npos);
+}
+
+TEST_CASE("what elrun's own output did not take to the end is told", "[log_files][process]") {
+  const TemporaryDirectory logs;
+  Job job{{.arguments = {"-c", "exec " + program_path("elrun") + " --tee 1 --log_dir " + logs.path() +
+                                   " --no_python /bin/sh -c 'echo a line' > /dev/full"},
+           .program = "/bin/sh"}};
+  CHECK(job.wait() == 0);
+  INFO(job.output());
+  CHECK(job.says("write standard output: No space left on device"));
+  CHECK(job.says("bytes are missing there"));
+}
+
 TEST_CASE("a file that takes no more for a while is written again after it, and says what is missing", "[log_files][process]") {
   const TemporaryDirectory logs;
   const std::string end = logs.path() + "/end";

@@ -225,22 +225,21 @@ Fd Output::open_stream(LocalRank worker, Rank rank, Stream stream) {
 
 // The end for the worker; an empty one if there is no pipe to be had, and the worker inherits.
 Fd Output::read_through_pipe(LocalRank worker, Stream stream, Source source) {
+  const auto not_seen = [&](const Failure& why) {
+    log_.warning(message(why) + "; elrun does not see this output");
+    own_files_[{worker, stream}] = nullptr;  // that it does not grow is no sign of a hang
+    return Fd{};
+  };
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    log_.warning(message(from_errno(errno, fmt::format("make a pipe for the output of local rank {}", worker.value()))) +
-                 "; elrun does not see this output");
-    return {};
-  }
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return not_seen(from_errno(errno, fmt::format("make a pipe for the output of local rank {}", worker.value())));
   Fd writing{ends[1]};
   source.pipe = Fd{ends[0]};
   ::fcntl(source.pipe.get(), F_SETFL, O_NONBLOCK);
   ::fcntl(source.pipe.get(), F_SETPIPE_SZ, pipe_bytes);
   if (!threads_) {
     auto threads = std::make_shared<Threads>(loop_, log_);
-    if (const auto started = threads->start(one_destination_); !started.ok()) {
-      log_.warning(message(started.failure()) + "; elrun does not see this output");
-      return {};
-    }
+    if (const auto started = threads->start(one_destination_); !started.ok()) return not_seen(started.failure());
     threads_ = std::move(threads);
     setting_.lines.set_writer([all = threads_.get()](std::string_view line) { return all->say(line); });
   }

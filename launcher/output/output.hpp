@@ -98,7 +98,7 @@ class Output {
   std::set<Attempt> made_;                 // with a directory
   bool begun_ = false;
   std::map<Stream, std::shared_ptr<Fd>> filtered_;                         // of this attempt
-  std::map<std::pair<LocalRank, Stream>, std::shared_ptr<Fd>> own_files_;  // that workers write themselves; empty: it is not to be watched
+  std::map<std::pair<LocalRank, Stream>, std::shared_ptr<Fd>> own_files_;  // that workers write themselves; empty: nobody knows how much
   boost::asio::steady_timer stall_;
   std::function<void()> then_;        // of after_all
   std::shared_ptr<Threads> threads_;  // none until a stream is teed

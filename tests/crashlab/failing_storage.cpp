@@ -6,6 +6,7 @@
 //                                                          ERRNO = 0: of writes alone, and they write nothing, as a file system in user space may
 //   ELRUN_FAIL_UNTIL=/file  once this file exists nothing fails any more, and what hung goes on
 //   ELRUN_FAIL_COUNT=/file  the number of operations, as text, when the process ends
+//   ELRUN_FAIL_PIPES=N      the first N calls of pipe2 find no descriptor left (EMFILE); of this process alone
 //   ELRUN_FAIL_TRACE=/file  each operation, before it is done, as a line "N CALL PATH"; PATH is that of a socket, too
 //
 // ENOSPC counts and meets only what takes space. Words to and from a socket below the directory are operations as well.
@@ -156,6 +157,14 @@ ELRUN_INTERPOSED int open64(const char* path, int flags, ...) {
   const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
   va_end(more);
   return opened("open64", path, flags, mode);
+}
+ELRUN_INTERPOSED int pipe2(int* ends, int flags) noexcept {
+  static std::atomic<long> left = [] {
+    const char* const pipes = std::getenv("ELRUN_FAIL_PIPES");
+    return pipes == nullptr ? 0 : std::strtol(pipes, nullptr, 10);
+  }();
+  if (left-- > 0) return errno = EMFILE, -1;
+  return next<int(int*, int)>("pipe2")(ends, flags);
 }
 ELRUN_INTERPOSED DIR* opendir(const char* path) {
   if (concerns(path) && fails("list", path, Kind::neither)) return nullptr;

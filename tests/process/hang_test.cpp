@@ -117,6 +117,23 @@ TEST_CASE("a dead worker that a person's debugger holds is told, with the debugg
   CHECK(job.wait(patience) == 128 + SIGKILL);
 }
 
+TEST_CASE("a worker that prints is no hang where no pipe was left for its output", "[hang]") {
+  const TemporaryDirectory folder;
+  const std::string preloaded = test_program_path("libelrun_failing_storage.so");
+  if (!fs::exists(preloaded)) {
+    std::printf("SKIPPED: %s is not built\n", preloaded.c_str());
+    return;
+  }
+  Job job{{.arguments = {"--hang_timeout", "1", "--hang_on", "output", "--tee", "3", "--log_dir", folder.path(), "--no_python", "/bin/sh",
+                         "-c", "n=0; while [ $n -lt 25 ]; do n=$((n+1)); echo line $n; sleep 0.1; done"},
+           .environment = {{"LD_PRELOAD", preloaded}, {"ELRUN_FAIL_PIPES", "2"}}}};
+  CHECK(job.wait(patience) == 0);
+  INFO(job.output());
+  CHECK(job.says("elrun does not see this output"));
+  CHECK(job.says("line 25"));
+  CHECK_FALSE(job.says("a hang"));
+}
+
 TEST_CASE("a real debugger shows the stack of a program that hangs", "[hang]") {
   if (!fs::exists("/usr/bin/gdb")) {
     std::printf("SKIPPED: no gdb\n");

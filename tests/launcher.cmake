@@ -35,6 +35,7 @@ elrun_test(train_job_test SOURCES unit/train_job_test.cpp LINK elrun::launcher_c
 elrun_test(first_process_test SOURCES unit/first_process_test.cpp LINK elrun::launcher_core fmt::fmt LABELS unit PROGRAM launcher_unit)
 elrun_fuzzer(admin_fuzz LINK elrun::launcher_http)
 elrun_test(orphan_owner_test SOURCES unit/orphan_owner_test.cpp LINK elrun::launcher_http LABELS unit PROGRAM launcher_unit)
+elrun_test(told_errors_test SOURCES unit/told_errors_test.cpp LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)
 elrun_test(log_place_test SOURCES unit/log_place_test.cpp LINK elrun::launcher_http LABELS unit PROGRAM launcher_unit)
 elrun_test(host_test SOURCES unit/host_test.cpp LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)
 elrun_test(writer_machine_test SOURCES unit/writer_machine_test.cpp LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)

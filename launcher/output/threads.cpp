@@ -245,7 +245,7 @@ std::size_t Output::Threads::write_file(Console& console, Source& source, std::s
   const int error = errno;
   source.missing = bytes.size() - in_file;
   source.tried = SteadyClock{}.now();
-  if (std::exchange(write_error_told_, error) != error)  // a full disk is full for all of them
+  if (told_errors_.is_due(error, source.tried))
     warn(fmt::format("{}; until files that fail like this take more, further output is only shown on the console",
                      message(from_errno(error, "write " + source.path.native()))));
   return in_file;
@@ -260,6 +260,11 @@ bool Output::Threads::take_up(Console& console, Source& source) {
   const Instant now = SteadyClock{}.now();
   if (now - source.tried < file_tries_every) return false;
   source.tried = now;
+  return write_gap(source);
+}
+
+// Whether it could be said in the file where bytes are missing.
+bool Output::Threads::write_gap(Source& source) {
   const std::string gap = fmt::format("\n[elrun: {} bytes are missing here, which could not be written]\n", source.missing);
   if (write_all(source.file.get(), gap) < gap.size()) return false;
   source.missing = 0;
@@ -320,6 +325,8 @@ void Output::Threads::forget(int pipe) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pipe, nullptr);
   watched_.erase(found);
   source->pipe = Fd{};
+  if (source->missing > 0 && !write_gap(*source))
+    warn(fmt::format("{} bytes are missing at the end of {}, which could not be written", source->missing, source->path.native()));
   {
     const std::lock_guard lock{console.mutex};
     source->ended = true;

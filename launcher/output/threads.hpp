@@ -19,6 +19,7 @@
 
 #include "launcher/output/lines.hpp"
 #include "launcher/output/output.hpp"
+#include "launcher/output/told_errors.hpp"
 #include "lib/base/fd.hpp"
 #include "lib/base/log.hpp"
 
@@ -124,6 +125,8 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
 
   static bool take_up(Console& console, Source& source);
 
+  static bool write_gap(Source& source);
+
   void add_written(Console& console, Source& source, std::size_t count, std::int64_t end);
 
   static void remember(Source& source, std::string_view bytes);
@@ -161,7 +164,7 @@ struct Output::Threads : std::enable_shared_from_this<Output::Threads> {
   std::mutex requests_mutex_;
   std::vector<std::function<void(std::string&)>> requests_;
   std::map<int, Watched> watched_;                                 // the collector's
-  int write_error_told_ = 0;                                       // the collector's; 0: none
+  ToldErrors told_errors_;                                         // of files; the collector's
   bool stopping_ = false;                                          // the collector's
   std::map<std::pair<LocalRank, Stream>, SourcePointer> sources_;  // of each worker's newest attempt; the loop's
 };

@@ -194,6 +194,29 @@ TEST_CASE("a file that takes no more for a while is written again after it, and 
   CHECK_FALSE(job.says("bytes are missing here"));
 }
 
+TEST_CASE("where a stream ends while its file takes no more, what is missing is told in the file, or else in the log",
+          "[log_files][process]") {
+  const TemporaryDirectory logs;
+  const std::string here = logs.path() + "/";
+  const std::string script = "while [ ! -e " + here + "full ]; do echo a line; sleep 0.01; done; echo the last line; while [ ! -e " + here +
+                             "end ]; do sleep 0.01; done";
+  Job job{{.arguments = {"--tee", "1", "--log_dir", logs.path(), "--no_python", "/bin/sh", "-c", script}}};
+  REQUIRE(job.line("a line"));
+  const fs::path file = found_in(logs.path(), "stdout.log");
+  set_file_limit(job.pid(), 1);
+  REQUIRE(job.line("is only shown on the console"));
+  std::ofstream{here + "full"}.put('.');
+  REQUIRE(job.line("the last line"));
+  const bool has_room = GENERATE(false, true);
+  if (has_room) set_file_limit(job.pid(), RLIM_INFINITY);
+  std::ofstream{here + "end"}.put('.');
+  CHECK(job.wait() == 0);
+  const std::string text = text_of(file);
+  INFO(text << "\n" << job.output());
+  CHECK(text.ends_with("bytes are missing here, which could not be written]\n") == has_room);
+  CHECK(job.says("bytes are missing at the end of " + file.native()) == !has_room);
+}
+
 TEST_CASE("the place of logs that cannot be made is told of by what kept it from that", "[log_files][process]") {
   // Not even root makes a directory in /sys. Of the one in it the system would only say that there is no such directory.
   Job job{{.arguments = {"--tee", "1", "--log_dir", "/sys/elrun/logs", "--no_python", "/bin/true"}}};

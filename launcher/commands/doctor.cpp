@@ -329,6 +329,10 @@ Findings program(const DoctorOptions& options, const DoctorFacts& facts) {
   if (facts.script && !facts.script->answers)
     return {fail("program", fmt::format("{} cannot be read: {}", options.launch.program.name, facts.script->problem),
                  "look at the file system and its server, or name a program elsewhere")};
+  if (!facts.command_problem.empty())
+    return {fail(
+        "program", fmt::format("what starts {} cannot be looked up: {}", options.launch.program.name, facts.command_problem),
+        "look at the file systems of the program, of the directories of PATH and of PYTHON_EXEC or VIRTUAL_ENV, and at their servers")};
   if (!facts.command) return {};
   if (const auto* none = std::get_if<NoCommand>(&*facts.command))
     return {fail("program", fmt::format("{}; the start would end with {}", none->why, none->exit_code),

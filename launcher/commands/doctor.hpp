@@ -94,7 +94,8 @@ struct DoctorFacts {
   Limit processes, locked_memory;
   Limit memory, memory_used, cgroup_processes;
 
-  std::optional<std::variant<Command, NoCommand>> command;  ///< None: no program was named.
+  std::optional<std::variant<Command, NoCommand>> command;  ///< None: no program was named, or `command_problem` says why it is not known.
+  std::string command_problem;
   std::optional<PathFact> script;
   std::optional<PathFact> checkpoint_root, log_directory;
   PathFact agent_directory;

@@ -194,6 +194,14 @@ PathFact in_time(PathFact (*look)(const Path&), const Path& path) {
   return {.problem = fmt::format("its file system has not answered within {}", for_people(path_time_max)), .answers = false};
 }
 
+void look_for_command(const Program& program, const Variables& environment, std::string_view elrun_name, DoctorFacts& facts) {
+  using Found = std::variant<Command, NoCommand>;
+  facts.command = answer_in_time<Found>(
+      [program, environment, name = std::string{elrun_name}] { return resolve_command(program, environment, look_up_file, name); },
+      path_time_max);
+  if (!facts.command) facts.command_problem = fmt::format("a file system has not answered within {}", for_people(path_time_max));
+}
+
 PathFact try_agent_directory(const Variables& environment) {
   const auto made = make_agent_directory(environment);
   if (!made.ok()) return {.problem = made.failure().what};
@@ -229,7 +237,7 @@ void look_at_machine(const DoctorOptions& options, const Variables& environment,
   if (!options.has_program) return;
   if (launch.program.kind == Program::Kind::script || launch.program.kind == Program::Kind::run_path)
     facts.script = in_time(try_reading, launch.program.name);
-  if (!facts.script || facts.script->answers) facts.command = resolve_command(launch.program, environment, look_up_file, elrun_name);
+  if (!facts.script || facts.script->answers) look_for_command(launch.program, environment, elrun_name, facts);
 }
 
 void look_at_meeting(const LaunchOptions& options, const Clock& clock, DoctorFacts& facts) {

@@ -22,6 +22,19 @@ std::map<std::string, std::string> hanging(const std::string& root, long at) {
 
 }  // namespace
 
+TEST_CASE("the doctor gives up a program whose file system hangs, and looks at the rest", "[crashlab]") {
+  const Folder folder;
+  const std::string program = folder / "bin/program", doctor_says = "FAIL  program    what starts ";
+  std::filesystem::create_directories(folder / "bin");
+  std::ofstream{program} << "#!/bin/sh\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const auto job = start("elrun", {"doctor", "--log_dir", folder / "logs", "--no_python", program}, hanging(folder / "bin", 1));
+  CHECK(job->wait() == 78);
+  INFO(job->output());
+  CHECK(job->says(doctor_says + program + " cannot be looked up: a file system has not answered within 5.0 s"));
+  CHECK(job->says("ok    logs"));
+}
+
 TEST_CASE("training goes on while the storage hangs, and SIGTERM ends the job", "[crashlab]") {
   const Folder folder;
   const std::string root = folder / "ck", count_file = folder / "count";

@@ -76,6 +76,11 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
          p.facts.command = NoCommand{127, "no python3 on PATH"};
        }},
       {"a script that cannot be read", "program", fails, [](Patient& p) { p.facts.script = PathFact{.problem = "Permission denied"}; }},
+      {"a program whose file system does not answer", "program", fails,
+       [](Patient& p) {
+         p.facts.command.reset();
+         p.facts.command_problem = "a file system has not answered within 5.0 s";
+       }},
       {"nowhere to put a socket", "directory", fails, [](Patient& p) { p.facts.agent_directory = {.problem = "read-only"}; }},
       {"a kernel that tells no end of a worker", "kernel", fails, [](Patient& p) { p.facts.kernel_problem = "pidfd_open is refused"; }},
       {"its own name does not resolve", "name", might, [](Patient& p) { p.facts.own_name.addresses.clear(); }},

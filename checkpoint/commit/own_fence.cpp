@@ -13,21 +13,39 @@ namespace {
 
 constexpr int claim_tries_max = 64;
 
+Result<ClaimRecord> read_claim(const CheckpointRoot& root, FenceNumber number) {
+  const std::string name = name_in(fences_directory, claim_name(number));
+  ELRUN_TRY_ASSIGN(const auto text, root.tier().get_all(name, record_bytes_max));
+  return decode_claim(text, root.where(name));
+}
+
 /// Whose fence that is; nothing where its claim cannot be read.
 std::optional<Author> owner_of(const CheckpointRoot& root, FenceNumber number) {
-  const std::string name = name_in(fences_directory, claim_name(number));
-  const auto text = root.tier().get_all(name, record_bytes_max);
-  const auto claim = text.ok() ? decode_claim(*text, root.where(name)) : Result<ClaimRecord>{text.failure()};
+  const auto claim = read_claim(root, number);
   return claim.ok() ? std::optional{claim->author} : std::nullopt;
 }
 
 }  // namespace
 
+/// Whose claim is damaged or gone is nobody's that is known, as for a save. A storage that does not answer says nothing.
+Result<void> OwnFence::check_not_overtaken(const CheckpointRoot& root) const {
+  if (last_ == 0) return {};
+  ELRUN_TRY_ASSIGN(const auto numbers, find_fences(root.tier()));
+  if (numbers.empty() || numbers.back() <= last_) return {};
+  const auto claim = read_claim(root, numbers.back());
+  if (!claim.ok() && claim.failure().code != Code::corrupt && claim.failure().code != Code::not_found)
+    return root.of_reading(Result<void>{claim.failure()});
+  const auto owner = claim.ok() ? std::optional{claim->author} : std::nullopt;
+  Failure why = superseded({numbers, owner}, last_, root.author(), root.where());
+  return why.code == Code::refused ? Result<void>{std::move(why)} : Result<void>{};  // its own: `may_claim`
+}
+
 Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
   number_ = 0;
   for (int tries = 0; tries < claim_tries_max; ++tries) {
     ELRUN_TRY_ASSIGN(const FenceNumber found, highest_fence(root.tier()));
-    if (seen_ && found > *seen_) return superseded({{found}, owner_of(root, found)}, number_, root.author(), root.where());
+    ELRUN_TRY(check_not_overtaken(root));  // after that, for it is about all that was found
+    if (seen_ && found > *seen_) return superseded({{found}, owner_of(root, found)}, last_, root.author(), root.where());
     if (found > 0) ELRUN_TRY(may_claim(found, owner_of(root, found), root.author(), root.where()));
     const FenceNumber highest = std::max(found, above);
     if (highest >= fence_max)
@@ -35,7 +53,7 @@ Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
                      fmt::format("{} has used up its fence numbers; use another directory", root.where())};
     const ClaimRecord record{highest + 1, root.author()};
     auto claimed = root.tier().publish(name_in(fences_directory, claim_name(record.number)), as_bytes(encode(record)));
-    if (claimed.ok()) return was_claimed_ = true, seen_.reset(), number_ = record.number, Result<void>{};
+    if (claimed.ok()) return seen_.reset(), last_ = number_ = record.number, Result<void>{};
     if (claimed.failure().code != Code::already_exists) return claimed;
   }
   return Failure{Code::exhausted, Remedy::retry,

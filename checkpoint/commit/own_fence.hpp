@@ -20,7 +20,7 @@ class OwnFence {
  public:
   /// Claims the next number. `above`: a fence that is known and cannot be found. Its number is not used again, so a checkpoint's name
   /// never means two of them.
-  /// Fails with `refused` when another one was claimed since `go_without`: another job saves there.
+  /// Fails with `refused` when another one was claimed since `go_without`, or by another job since the last claim: that one saves there.
   Result<void> claim(const CheckpointRoot& root, FenceNumber above);
   /// The root cannot be written: this start claims none.
   Result<void> go_without(const CheckpointRoot& root);
@@ -43,19 +43,21 @@ class OwnFence {
   void release() { number_ = 0; }
   /// Another process of this job has claimed it.
   void take_over(FenceNumber number, std::vector<GivenUp> gives_up) {
-    number_ = number, was_claimed_ = true;
+    number_ = last_ = number;
     given_up_ = std::move(gives_up);
   }
 
   [[nodiscard]] FenceNumber number() const { return number_; }
   /// Any fence was, ever.
-  [[nodiscard]] bool was_claimed() const { return was_claimed_; }
+  [[nodiscard]] bool was_claimed() const { return last_ > 0; }
   [[nodiscard]] const std::vector<GivenUp>& given_up() const { return given_up_; }
   [[nodiscard]] const std::string& acknowledged() const { return acknowledged_; }
 
  private:
-  FenceNumber number_ = 0;  // 0: none is claimed
-  bool was_claimed_ = false;
+  [[nodiscard]] Result<void> check_not_overtaken(const CheckpointRoot& root) const;
+
+  FenceNumber number_ = 0;             // 0: none is claimed
+  FenceNumber last_ = 0;               // the newest that ever was
   std::optional<FenceNumber> seen_{};  // the highest one when this start went without
   std::vector<GivenUp> given_up_{};
   std::string acknowledged_{};  // the newest acknowledgement, encoded

@@ -404,7 +404,7 @@ TEST_CASE("power lost at any operation while old fences are removed: the next st
       FaultyFiles files;
       auto job = job_with_one_checkpoint(files);
       for (std::uint64_t seed = 2; seed < 38; ++seed) REQUIRE(TestJob{files, 1, seed}.start().ok());
-      REQUIRE(said(job->start()) == "");
+      REQUIRE(said(job->restart()) == "");
       REQUIRE(said(job->save(20)) == "");
       const FenceNumber highest = highest_fence(RootIn{files}).value();
       INFO("power lost at operation " << at);

@@ -157,14 +157,18 @@ struct TestJob {
   }
 
   Result<Start> start(const std::vector<Witness>& outside = {}) { return ranks[0].start({.witnesses = outside}); }
+  /// The same in a process of its own.
+  Result<Start> restart(const std::vector<Witness>& outside = {}) {
+    const auto world = static_cast<std::uint32_t>(ranks.size());
+    ranks.clear();
+    add_ranks(world);
+    return start(outside);
+  }
   /// A start with `--begin_anew STEP` or STEP@FENCE, in a process of its own.
   Result<Start> begin_anew(std::uint64_t step, const std::vector<Witness>& outside = {}) { return begin_anew(LossName{step, {}}, outside); }
   Result<Start> begin_anew(LossName name, const std::vector<Witness>& outside = {}) {
     leader.begin_anew = name;
-    const auto world = static_cast<std::uint32_t>(ranks.size());
-    ranks.clear();
-    add_ranks(world);
-    return ranks[0].start({.witnesses = outside});
+    return restart(outside);
   }
 
   Result<void> save(

@@ -92,7 +92,7 @@ TEST_CASE("the newest COMMIT removed: the start stops and names both sides, unti
     TestJob again{files, 1, 8};
     REQUIRE(again.begin_anew({30, 2})->choice == CheckpointId{20, 1, 1});
     CHECK(TestJob{files, 1, 9}.begin_anew({30, 2})->choice == CheckpointId{20, 1, 1});  // left in place it does nothing
-    REQUIRE(said(again.start()) == "");
+    REQUIRE(said(again.restart()) == "");
     REQUIRE(said(again.save(30)) == "");
     CHECK(TestJob{files, 1, 10}.begin_anew({30, 2})->choice->step == 30);
     for (const Found& f : all_found(files))
@@ -273,7 +273,7 @@ TEST_CASE("fences that nobody needs are removed: the newest 32, and those that a
   CHECK(fences()[1] == 29);
   CHECK(find_published_fences(RootIn{files}).value().size() == 33);
   CHECK(TestJob{files, 1, 61}.start()->choice->step == 40);
-  REQUIRE(said(last.start()) == "");
+  REQUIRE(said(last.restart()) == "");
   REQUIRE(said(last.save(50)) == "");
   REQUIRE(said(last.ranks[0].retain(2)) == "");
   REQUIRE(said(last.ranks[0].retain(2)) == "");
@@ -316,11 +316,11 @@ TEST_CASE("the root is gone, and an agent or the store remembers: the start stop
     CHECK(bare.all_files().empty());
     REQUIRE_FALSE(anew.begin_anew({40, 1}, memory)->choice);
     CHECK(said(TestJob{bare, 1, 4}.start(memory)) == "");
-    REQUIRE(said(anew.start(memory)) == "");
+    REQUIRE(said(anew.restart(memory)) == "");
     REQUIRE(said(anew.save(5)) == "");
     CHECK(TestJob{bare, 1, 5}.start(memory)->choice->step == 5);
     SECTION("lost again at the same step, it has another name: an option that was left in place wipes nothing") {
-      REQUIRE(said(anew.start(memory)) == "");
+      REQUIRE(said(anew.restart(memory)) == "");
       REQUIRE(said(anew.save(40)) == "");
       const auto newer = remembered(anew);
       FaultyFiles bare_again;

@@ -185,6 +185,55 @@ TEST_CASE("of two jobs on one root the newer wins, and the older stops at its ne
   CHECK(said(newer.save(20)) == "");
 }
 
+TEST_CASE("a job whose root was taken over never takes it back, whatever became of its own fence meanwhile", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob older{files, 1, 1, small_model(), 1, "first-job"}, newer{files, 1, 2, small_model(), 1, "second-job"};
+  REQUIRE(older.start().ok());
+  REQUIRE(said(older.save(10)) == "");
+  const bool was_released = GENERATE(false, true), is_readable = GENERATE(true, false), own_is_gone = GENERATE(false, true);
+  CAPTURE(was_released, is_readable, own_is_gone);
+  if (was_released) {
+    files.broken = [](const Path& path) { return path.string().find("gens") != std::string::npos ? EIO : 0; };
+    REQUIRE_FALSE(older.ranks[0].start_with_state(10).ok());
+    files.broken = {};
+  }
+  REQUIRE(newer.start().ok());
+  const std::string claim = "/ckpts/gens/" + claim_name(2);
+  if (!is_readable) files.overwrite(claim, ByteVector(3));
+  if (own_is_gone)
+    for (const std::string& name : {claim_name(1), fence_name(1)}) REQUIRE(files.remove_file("/ckpts/gens/" + name).ok());
+  for (const auto& again : {older.ranks[0].start_with_state(10), older.ranks[0].start()}) {
+    REQUIRE_FALSE(again.ok());
+    CHECK(again.failure().code == Code::refused);
+    CHECK_THAT(message(again.failure()),
+               Contains("taken over") && Contains("first-job") && Contains(is_readable ? "second-job" : "unknown"));
+  }
+  CHECK(said(newer.save(20)) == "");
+}
+
+TEST_CASE("a job claims a fence above its own, also one of which it does not know, and above one of before its start", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob before{files, 1, 2, small_model(), 1, "before"}, job{files, 1, 1}, twin{files, 1, 1};
+  REQUIRE(before.start().ok());
+  REQUIRE(job.start().ok());
+  REQUIRE(twin.start().ok());  // as a claim whose answer was lost
+  CHECK(job.ranks[0].start_with_state(0)->fence == 4);
+  CHECK(said(job.save(10)) == "");
+}
+
+TEST_CASE("a job that cannot tell who took a fence tries again, and is not refused", "[checkpoint]") {
+  FaultyFiles files;
+  TestJob job{files, 1, 1};
+  REQUIRE(job.start().ok());
+  TestJob twin{files, 1, 1};
+  REQUIRE(twin.start().ok());
+  const std::string claim = "/ckpts/gens/" + claim_name(2);
+  files.broken = [&](const Path& path) { return path == claim ? EIO : 0; };
+  CHECK(job.ranks[0].start_with_state(0).failure().code == Code::io);
+  files.broken = {};
+  CHECK(said(job.ranks[0].start_with_state(0)) == "");
+}
+
 TEST_CASE("a later generation of the same job is told apart from another job", "[checkpoint]") {
   FaultyFiles files;
   TestJob older{files, 1, 1};

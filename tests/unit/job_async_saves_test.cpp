@@ -79,6 +79,59 @@ TEST_CASE("where ckptd says nothing for longer than a save may take, saves block
   CHECK(writer.slot->record(SlotState::sealed).value().ownership.fence == 2);
 }
 
+TEST_CASE("a ckptd that sees another storage gives no fence up, and throws out no newer job", "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  Saving member{files, 1, {.directory = "/root", .every = 3, .async = true}, writer.path};
+  const Failure said = GENERATE(Failure{Code::not_found, Remedy::fix_config, "fence 1 is gone"},
+                                Failure{Code::refused, Remedy::fix_config, "another job owns the root that ckptd sees"});
+  CAPTURE(said.what);
+  member.saves.save(3, step_alone);
+  member.saves.finish_copy();
+  writer.accept();
+  const auto fence_of_next = [&] {
+    while (writer.hear() != SlotWord::sealed) {
+    }
+    return writer.slot->record(SlotState::sealed).value().ownership.fence;
+  };
+  CHECK(fence_of_next() == 1);
+  writer.say(SaveOutcome{1, 3, {}, said});
+  SECTION("the workers see their fence") {
+    member.saves.save(6, step_alone);
+    member.saves.finish_copy();
+    CHECK(member.said("Do both see the same storage?"));
+    CHECK(fence_of_next() == 1);
+  }
+  SECTION("the workers see a newer job") {
+    Saving newer{files, 2, {.directory = "/root", .every = 3}};
+    newer.saves.save(5, step_alone);
+    CHECK_THROWS_WITH(member.saves.save(6, step_alone), Catch::Matchers::Contains("fence 2 belongs to"));
+    newer.saves.save(7, step_alone);
+    CHECK(newer.saves.saved_step() == 7);
+  }
+}
+
+TEST_CASE("where the fence is gone from the storage of the workers as well, the next save claims another one", "[job_saves]") {
+  Writer writer;
+  FaultyFiles files;
+  Saving earlier{files, 1, {.directory = "/root", .every = 3}};
+  earlier.saves.save(1, step_alone);
+  Saving member{files, 2, {.directory = "/root", .every = 3, .async = true}, writer.path};
+  member.saves.save(3, step_alone);
+  member.saves.finish_copy();
+  writer.accept();
+  while (writer.hear() != SlotWord::sealed) {
+  }
+  for (const std::string& name : {claim_name(2), fence_name(2)}) REQUIRE(files.remove_file("/root/gens/" + name).ok());
+  writer.say(SaveOutcome{2, 3, {}, Failure{Code::not_found, Remedy::fix_config, "fence 2 is gone"}});
+  member.saves.save(6, step_alone);
+  member.saves.finish_copy();
+  while (writer.hear() != SlotWord::sealed) {
+  }
+  CHECK(writer.slot->record(SlotState::sealed).value().ownership.fence == 2);
+  CHECK(files.content("/root/gens/" + fence_name(2)).size() > 0);
+}
+
 TEST_CASE("the end of a job does not wait for a ckptd that has failed by saying nothing", "[job_saves]") {
   Writer writer;
   FaultyFiles files;

@@ -28,6 +28,9 @@ constexpr Duration async_look = 250ms;  // at the world, while an asynchronous s
 constexpr Duration final_round = 2s;    // after which ranks that wait for the last save tell each other how it is
 static_assert(StorageLimits{}.longest() < exchange_timeout_min);  // a rank whose storage hangs says so before the others give it up
 
+/// Another job owns the root now.
+bool is_of_another_job(const Failure& why) { return why.code == Code::refused && why.remedy == Remedy::fix_config; }
+
 /// Calls `save` until it succeeds or it is no use at once; the last failure. `told` hears of those that another try follows.
 std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>()>& save, const std::function<void(const Failure&)>& told) {
   for (unsigned tries = 1;; ++tries) {
@@ -196,8 +199,7 @@ std::optional<Failure> JobSaves::try_to_save(std::uint64_t step, const std::vect
   }
   if (world_.over()) revoked(world_);
   Failure why = std::move(saved).failure();
-  if (why.code == Code::refused && why.remedy == Remedy::fix_config)
-    throw Error{std::move(why)};  // another job owns the root now, and a restart would only take it back
+  if (is_of_another_job(why)) throw Error{std::move(why)};  // a restart would only take it back
   return why;
 }
 
@@ -283,10 +285,24 @@ void JobSaves::act_on(const AsyncSaves::Agreed& agreed, Next next) {
   if (agreed.saved) record_.saved(*agreed.saved);
   if (!agreed.failed) return;
   const Failure& why = *agreed.failed->failure;
-  if (why.code == Code::not_found) saves_->lose_claim();
+  if (why.code == Code::not_found || is_of_another_job(why)) look_at_fence(why);
   if (next == Next::save_that_blocks) return;  // which may succeed, and finds out itself whether the job must end
-  if (why.code == Code::refused && why.remedy == Remedy::fix_config) throw Error{why};  // another job owns the root now
   record_.end_if_too_old(options_.max_age, agreed.failed->step, why);
+}
+
+/// `said`: by elrun ckptd, which may see another storage than the workers. Its word alone ends no job, and gives no fence up: another one would take the root from whoever has it by now.
+void JobSaves::look_at_fence(const Failure& said) {
+  if (!saves_->has_claimed()) {
+    if (is_of_another_job(said)) throw Error{said};  // there is nothing to compare it with
+    return;
+  }
+  const auto seen = saves_->look_at_fence();
+  if (world_.over()) revoked(world_);
+  if (!seen.ok() && is_of_another_job(seen.failure())) throw Error{seen.failure()};
+  if (!seen.ok() || !world_.leads()) return;
+  host_.log.warning(fmt::format(
+      "{} has this job's fence as its newest, as the worker of rank 0 sees it, and elrun ckptd says: {}. Do both see the same storage?",
+      options_.directory, said.what));
 }
 
 /// Others may have to wait for this rank meanwhile, and its agent sees that it is no hang.

@@ -106,6 +106,8 @@ class JobSaves {
   void take_note(const SaveOutcome& outcome);
   enum class Next { training, save_that_blocks };
   void act_on(const AsyncSaves::Agreed& agreed, Next next);
+  /// ckptd has said this of the fence.
+  void look_at_fence(const Failure& said);
   void wait_for_async(Duration time, std::uint64_t step);
   void wait_for_async_at_the_end(std::uint64_t step);
   std::optional<Failure> try_to_save(std::uint64_t step, const std::vector<Aux>& host_state);

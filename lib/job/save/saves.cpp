@@ -250,6 +250,12 @@ Result<void> Saves::claim(std::uint64_t step) {
   return {};
 }
 
+Result<void> Saves::look_at_fence() {
+  auto seen = world_.agree(world_.leads() ? checkpointer_.check_fence() : Result<void>{});
+  if (!seen.ok() && !world_.over() && seen.failure().code == Code::not_found) claimed_ = false;
+  return seen;
+}
+
 SlotRecord Saves::slot_record(std::uint64_t step, std::vector<Aux> aux) const {
   SlotRecord record{.run_id = saver_.run_id,
                     .generation = saver_.generation,

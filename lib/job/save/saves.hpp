@@ -52,7 +52,10 @@ class Saves {
   [[nodiscard]] SlotRecord slot_record(std::uint64_t step, std::vector<Aux> aux) const;
   /// The other process has committed it, as its acknowledgement says.
   void committed_elsewhere(const std::string& acknowledgement);
-  /// The fence is gone from the storage: the next save claims another one. On all ranks.
+  [[nodiscard]] bool has_claimed() const { return claimed_; }
+  /// What the leader itself sees of this job's fence. Fails with `refused` where another job owns the root. Where the fence is gone the next save claims another one.
+  Result<void> look_at_fence();
+  /// Nothing more is saved under this fence: the next save claims another one. On all ranks.
   void lose_claim() { claimed_ = false; }
 
  private:

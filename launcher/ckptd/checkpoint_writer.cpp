@@ -23,7 +23,7 @@ constexpr int backlog = 4096;      // all workers of a node may connect at one t
 constexpr Duration end_wait = 1s;  // for its end, when this process ends: it may hang in a system call on the storage
 constexpr Duration start_pause =
     1s;  // after an end; twice as long after each that was quick, so that one that cannot live is not started in a loop
-constexpr Duration quick_end = 5s;  // after its start: it may not be able to live
+constexpr Duration quick_end = 5s;  // after its start: it may not be able to live. Nor may one that takes longer, and was never heard of
 
 }  // namespace
 
@@ -50,6 +50,7 @@ void CheckpointWriter::wait_for_worker() {
 
 void CheckpointWriter::start() {
   started_ = clock_.now();
+  has_worked_ = false;
   Variables environment = setting_.agent.environment;
   environment["ELRUN_SOCKET"] = setting_.agent_socket.string();
   const bool as_json = setting_.agent.options.log_format == LogFormat::json;
@@ -68,7 +69,7 @@ void CheckpointWriter::start() {
 }
 
 void CheckpointWriter::ended(Ending ending) {
-  const bool is_quick = clock_.now() - started_ < quick_end;
+  const bool is_quick = !has_worked_ || clock_.now() - started_ < quick_end;
   quick_ends_ = is_quick ? quick_ends_ + 1 : 0;
   if (child_ && (!is_quick || std::has_single_bit(quick_ends_)))  // the 1st, 2nd, 4th, ...: it may be every one
     log_.warning(
@@ -90,7 +91,7 @@ void CheckpointWriter::turn_away() {
 
 bool CheckpointWriter::takes(std::uint64_t connection, const Message& message) {
   if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && is(static_cast<pid_t>(hello->pid)))
-    connections_.insert(connection);
+    connections_.insert(connection), has_worked_ = true;
   return connections_.contains(connection);
 }
 

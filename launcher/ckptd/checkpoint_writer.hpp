@@ -18,7 +18,7 @@ namespace elrun::inline v0::launcher {
 
 /// Lives on the agent's loop. It listens at a socket in the agent's directory (mode 0700) and starts the process when the first worker connects there, with the
 /// socket as its standard input: a job without asynchronous saves never has one. Its end is seen at once; the workers see it, too, by their connections. It is
-/// started again when the next worker connects. One that ends soon after its start may not be able to live: workers that wait for it are turned away, and the next one is
+/// started again when the next worker connects. One that ends soon after its start, or before it has worked on a save, may not be able to live: workers that wait for it are turned away, and the next one is
 /// started later each time, up to about a minute. It ends with the agent, and with the guard where the agent is killed.
 class CheckpointWriter {
  public:
@@ -51,7 +51,8 @@ class CheckpointWriter {
   boost::asio::steady_timer pause_;
   std::unique_ptr<Child> child_;
   Instant started_{};
-  unsigned quick_ends_ = 0;              // one after the other, each soon after its start
+  bool has_worked_ = false;              // on a save, for which it comes to the agent
+  unsigned quick_ends_ = 0;              // one after the other, each soon after its start or before any work
   std::set<std::uint64_t> connections_;  // of the process, to the agent
 };
 

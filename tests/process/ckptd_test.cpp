@@ -330,7 +330,10 @@ TEST_CASE("one job after another saves on its own root, though fence and step ar
   }
 }
 
-TEST_CASE("who waits for a writer that ended soon after its start is turned away, and another one is started", "[ckptd]") {
+TEST_CASE("who waits for a writer that ended soon after its start, or later without any work, is turned away, and another one is started",
+          "[ckptd]") {
+  const auto life = GENERATE(0ms, 5500ms);
+  CAPTURE(life.count());
   Job agent{{.arguments = {"--no_python", "--nproc_per_node", "1", "/bin/sh", "-c", "echo at $ELRUN_SOCKET.; exec sleep 60"}}};
   const auto line = agent.line("at /");
   REQUIRE(line);
@@ -349,6 +352,7 @@ TEST_CASE("who waits for a writer that ended soon after its start is turned away
   const pid_t writer = writers.front();
   REQUIRE(::kill(writer, SIGSTOP) == 0);
   const Fd second = connects();
+  std::this_thread::sleep_for(life);
   REQUIRE(::kill(writer, SIGKILL) == 0);
   pollfd end{second.get(), POLLIN, 0};
   REQUIRE(::poll(&end, 1, 30'000) == 1);  // the next one would take it, and let it live

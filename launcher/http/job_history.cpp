@@ -146,8 +146,10 @@ void JobHistory::note_checkpoint(const Message& message, Instant now) {
   if (const auto* wait = std::get_if<WaitsForStorage>(&message)) return note_wait(*wait, now);
   if (const auto* went = std::get_if<WentOnFrom>(&message); went != nullptr && went->generation == record_.world.generation) {
     record.went_on_from = went->restoration;
-    record.safe_at = now;
     record.waiting.reset();
+    if (went->restoration.checkpoint == in_memory_checkpoint) return;  // what is on the storage is as old as before
+    loaded_ = went->restoration.checkpoint;
+    record.safe_at = now;
   } else if (const auto* saved = std::get_if<CheckpointSaved>(&message)) {
     if (!is_newer(saved->acknowledgement)) return;
     acknowledged_ = saved->acknowledgement;
@@ -181,9 +183,8 @@ void JobHistory::note_checkpoint(const Message& message, Instant now) {
 bool JobHistory::is_newer(const std::string& acknowledgement) const {
   if (acknowledgement == acknowledged_ || was_acknowledged_before(acknowledgement, acknowledged_)) return false;
   const auto saved = decode_acknowledgement(as_bytes(acknowledgement), "what a worker says of a save");
-  const auto& from = record_.checkpoints.went_on_from;
-  if (!saved.ok() || !from || !from->checkpoint.starts_with(saved->directory + "/")) return true;
-  const auto known = parse_checkpoint_id(from->checkpoint.substr(from->checkpoint.rfind('/') + 1));
+  if (!saved.ok() || !loaded_.starts_with(saved->directory + "/")) return true;
+  const auto known = parse_checkpoint_id(loaded_.substr(loaded_.rfind('/') + 1));
   return !known || std::tie(saved->id.fence, saved->id.step, saved->id.attempt) > std::tie(known->fence, known->step, known->attempt);
 }
 

@@ -46,7 +46,7 @@ inline constexpr std::array<double, 12> step_bounds{0.001, 0.003, 0.01, 0.03, 0.
 /// What this node's workers said of checkpoints.
 struct CheckpointRecord {
   std::optional<Restoration> went_on_from;  ///< The newest; nothing: the job has never looked for a checkpoint.
-  std::optional<Instant> safe_at;           ///< A checkpoint was saved or gone on from; else the job began at step 0. Nothing: as above.
+  std::optional<Instant> safe_at;           ///< A checkpoint was saved or loaded; else the job began at step 0. Nothing: nobody said so.
   std::uint64_t saves_failed = 0;           ///< Each once for all workers of this node.
   std::optional<Failure> last_failure;      ///< Of the newest save, if that failed.
   std::uint64_t failed_step = 0;            ///< The step that it was of.
@@ -126,6 +126,7 @@ class JobHistory {
   std::optional<CauseLabel> end_cause_;                            // of the newest generation
   std::optional<CauseLabel> start_cause_;                          // why workers are started; none: for the first time
   std::string acknowledged_;                                       // of the newest checkpoint that was saved
+  std::string loaded_;                                             // from the storage, the newest; empty: none
   std::uint64_t saves_failed_here_ = 0, saves_left_out_here_ = 0;  // of the newest generation
 };
 

@@ -8,64 +8,9 @@
 #include "launcher/http/pages.hpp"
 #include "launcher/report/events.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/unit/job_history_node.hpp"
 
-using namespace elrun;
-using namespace elrun::launcher;
-
-namespace {
-
-Generation generation(std::uint64_t number, std::uint64_t lineage = 1) { return {number, {{lineage, lineage}}}; }
-
-World world(std::uint64_t number, std::uint64_t lineage = 1) {
-  World w;
-  w.generation = generation(number, lineage);
-  w.seat = {.group_rank = 1, .base_rank = 2, .nodes = 2, .world_size = 4};
-  w.restarts.generations = static_cast<std::uint32_t>(number - 1);
-  return w;
-}
-
-// A node of two workers whose supervisor and job history see the same.
-class Node {
- public:
-  Node() { on(Started{}); }
-  void on(const launcher::Event& event) {
-    const auto actions = supervisor_.on(event, now);
-    history_.saw({event, actions, supervisor_, now, now.time_since_epoch().count()});
-  }
-  void hear(CoordinatorMessage m) { on(FromCoordinator{std::move(m)}); }
-  void begin(std::uint64_t number, std::uint64_t lineage = 1) {
-    hear(world(number, lineage));
-    for (const std::uint32_t i : {0u, 1u}) on(WorkerStarted{LocalRank{i}, 100 * static_cast<std::int64_t>(number) + i});
-  }
-  void end(std::uint32_t worker, Ending ending) { on(WorkerEnded{LocalRank{worker}, ending}); }
-  void pass(Duration time) { now += time; }
-  [[nodiscard]] const NodeRecord& record() const { return history_.record(); }
-  [[nodiscard]] AgentSnapshot snapshot() const {
-    return {identity, record(), true, {.cpu_seconds = 0.5, .descriptors = 7}, now, now.time_since_epoch().count()};
-  }
-  [[nodiscard]] std::string metrics_text() const { return expose(metrics(snapshot()), Exposition::prometheus); }
-
-  Instant now{1000s};
-  AgentIdentity identity{.version = "1.2.3",
-                         .run = RunId{"job"},
-                         .node = NodeId{"n"},
-                         .pid = 77,
-                         .program = "train.py",
-                         .coordinator = "host:1",
-                         .round = {.nodes_min = 1, .nodes_max = 3}};
-
- private:
-  Supervisor supervisor_{{.workers = 2, .run = RunId{"job"}, .node = NodeId{"n"}, .coordinator = "host:1"}};
-  JobHistory history_{now};
-};
-
-const Failure worker_killed{Code::peer_lost, Remedy::rejoin, "worker 2 ended by signal 9", Rank{2}};
-const Failure node_lost{Code::peer_lost, Remedy::rejoin, "node m is lost"};
-const Failure grown{Code::generation_over, Remedy::rejoin, "the world grows by n"};
-
-bool has(const std::string& text, const std::string& line) { return text.find(line) != std::string::npos; }
-
-}  // namespace
+namespace elrun::test::history {
 
 TEST_CASE("a node's life is counted as it happened", "[history]") {
   Node node;
@@ -397,128 +342,6 @@ TEST_CASE("the status says from which checkpoint the job went on, and what was p
     CHECK(status_for_people(odd).ok());
 }
 
-TEST_CASE("saves that failed, and the age of the newest checkpoint, are shown", "[pages]") {
-  Node node;
-  node.on(LinkUp{});
-  node.begin(1);
-  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
-  CHECK(has(node.metrics_text(), "elrun_saves_failed_total 0\n"));
-  CHECK_FALSE(has(node.metrics_text(), "elrun_checkpoint_age_seconds"));  // nobody has said that there are any
-  node.on(FromWorker{5, WentOnFrom{generation(1), {"", 0, 0, "there is no checkpoint", {}}}});
-  node.pass(5s);
-  CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 5\n"));
-  CHECK(has(said(), "  checkpoints: 5.0 s since the newest one was saved or loaded (else since the start)\n"));
-  const Failure full{Code::no_space, Remedy::fix_config, "write /ck/x: No space left on device"};
-  for (const ConnectionId worker : {5u, 6u}) node.on(FromWorker{worker, SaveFailed{generation(1), 40, 1, full}});  // both say the same
-  node.on(FromWorker{5, SaveFailed{generation(7), 1, 9, full}});                                                   // of no generation here
-  CHECK(has(node.metrics_text(), "elrun_saves_failed_total 1\n"));
-  CHECK(has(node.metrics_text(), "elrun_last_save_failure_info{code=\"no_space\"} 1\n"));
-  CHECK(has(said(),
-            "(else since the start); 1 save failed\n  the newest save failed, of step 40: no_space: write /ck/x: No space left on device"));
-  CHECK(nlohmann::json::parse(status_page(node.snapshot()))["checkpoints"]["saves_failed"] == 1);
-  SECTION("a checkpoint that is saved ends the failure, not the count") {
-    node.pass(5s);
-    node.on(FromWorker{5, CheckpointSaved{"s60"}});
-    node.pass(1s);
-    CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 1\n"));
-    CHECK(has(node.metrics_text(), "elrun_saves_failed_total 1\n"));
-    CHECK_FALSE(has(node.metrics_text(), "elrun_last_save_failure_info{"));
-    CHECK_FALSE(has(said(), "the newest save failed"));
-  }
-  SECTION("the next generation counts on, and the checkpoint grows older") {
-    node.hear(Revoke{generation(1), worker_killed});
-    node.end(0, {.signal = SIGTERM}), node.end(1, {.signal = SIGTERM});
-    node.begin(2);
-    node.on(FromWorker{5, SaveFailed{generation(2), 60, 1, full}});
-    node.on(FromWorker{5, SaveFailed{generation(2), 80, 2, full}});
-    CHECK(has(node.metrics_text(), "elrun_saves_failed_total 3\n"));
-    CHECK(has(node.metrics_text(), "elrun_checkpoint_age_seconds 5\n"));
-    CHECK(has(said(), "3 saves failed\n"));
-  }
-  for (const char* odd :
-       {R"({"checkpoints":{"age_seconds":"x","last_failure":7,"saves_failed":-1}})", R"({"checkpoints":{"saves_failed":2}})"})
-    CHECK(status_for_people(odd).ok());
-}
-
-TEST_CASE("the newest checkpoint only grows older, whoever tells late of it or of an older one", "[pages]") {
-  Node node;
-  node.on(LinkUp{});
-  node.begin(1);
-  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  const auto saved = [](std::uint64_t step, FenceNumber fence, const std::string& root = "/ca") {
-    return CheckpointSaved{
-        encode(Acknowledgement{{step, fence, 1}, std::string(32, root.back()), {"run", Generation{3, {{1, 2}}}, 1}, root, "abc"})};
-  };
-  const std::string second = "elrun_checkpoint_age_seconds 1\n", sixth = "elrun_checkpoint_age_seconds 6\n";
-  const Failure full{Code::no_space, Remedy::fix_config, "write /ck/x: No space left on device"};
-  std::string expected = sixth;
-  SECTION("a checkpoint was saved") {
-    node.on(FromWorker{5, saved(40, 3)});
-    node.on(FromWorker{5, SaveFailed{generation(1), 60, 1, full}});
-    node.pass(5s);
-    SECTION("another worker tells of it late") { node.on(FromWorker{6, saved(40, 3)}); }
-    SECTION("a leader that was frozen tells of an earlier step") { node.on(FromWriter{9, saved(30, 3)}); }
-    SECTION("a leader that was frozen tells of an older fence, although of a later step") { node.on(FromWriter{9, saved(50, 2)}); }
-    SECTION("a later step is newer") {
-      node.on(FromWriter{9, saved(60, 3)});
-      expected = second;
-    }
-    SECTION("a newer fence is newer, also where the job went back") {
-      node.on(FromWriter{9, saved(20, 4)});
-      expected = second;
-    }
-    SECTION("fences of another root are its own") {
-      node.on(FromWriter{9, saved(10, 1, "/cb")});
-      expected = second;
-    }
-    CHECK(has(node.metrics_text(), "elrun_last_save_failure_info{") == (expected == sixth));
-  }
-  SECTION("the job went on from one, in an agent that has heard of no save") {
-    node.on(
-        FromWorker{5, WentOnFrom{generation(1), {"/ca/ckpt/" + to_string(CheckpointId{40, 3, 1}), 40, 0, "the newest checkpoint", {}}}});
-    node.pass(5s);
-    SECTION("and hears of that") { node.on(FromWriter{9, saved(40, 3)}); }
-    SECTION("and hears of an older fence") { node.on(FromWriter{9, saved(50, 2)}); }
-    SECTION("and hears of a newer one") {
-      node.on(FromWriter{9, saved(45, 4)});
-      expected = second;
-    }
-    SECTION("and hears of one in another root") {
-      node.on(FromWriter{9, saved(10, 1, "/cb")});
-      expected = second;
-    }
-  }
-  node.pass(1s);
-  CHECK(has(node.metrics_text(), expected));
-}
-
-TEST_CASE("saves that were left out, and what ckptd has written, are shown", "[pages]") {
-  Node node;
-  node.on(LinkUp{});
-  node.begin(1);
-  node.on(FromWorker{5, Hello{.rank = 2, .world = 4, .is_job = true}});
-  const auto said = [&] { return *status_for_people(status_page(node.snapshot())); };
-  CHECK(has(node.metrics_text(), "elrun_saves_left_out_total 0\n"));
-  CHECK_FALSE(has(said(), "left out"));
-  CHECK_FALSE(has(said(), "ckptd"));
-  for (const ConnectionId worker : {5u, 6u}) node.on(FromWorker{worker, SaveLeftOut{generation(1), 40, 1}});  // both say the same
-  node.on(FromWorker{5, SaveLeftOut{generation(1), 60, 2}});
-  node.on(FromWorker{5, SaveLeftOut{generation(7), 80, 9}});  // of no generation here
-  CHECK(has(node.metrics_text(), "elrun_saves_left_out_total 2\n"));
-  CHECK(has(said(), "  2 saves left out, for the one before was still being written; the newest of step 60\n"));
-  node.on(FromWriter{9, PartVoted{40, 2, 500'000'000, 2s, {}}});
-  node.on(FromWriter{9, PartVoted{40, 3, 100'000'000, 1s, {}}});
-  node.on(FromWriter{9, PartVoted{60, 2, 500'000'000, 2s, Failure{Code::io, Remedy::retry, "sync /ck/x: Input/output error"}}});
-  CHECK(has(node.metrics_text(), "elrun_checkpoint_parts_total{vote=\"yes\"} 2\n"));
-  CHECK(has(node.metrics_text(), "elrun_checkpoint_parts_total{vote=\"no\"} 1\n"));
-  CHECK(has(node.metrics_text(), "elrun_checkpoint_part_bytes_total 600000000\n"));
-  CHECK(has(said(), "  elrun ckptd: 2 parts written with 0.60 GB, the newest at 100 MB/s; 1 could not be written\n"));
-  for (const char* odd :
-       {R"({"checkpoints":{"left_out":3,"parts":[]}})", R"({"checkpoints":{"left_out":{"saves":"x"},"parts":{"bytes":"y"}}})"})
-    CHECK(status_for_people(odd).ok());
-}
-
 TEST_CASE("a wait for the storage is shown with directory, cause and time, until it is over", "[pages]") {
   Node node;
   node.on(LinkUp{});
@@ -598,3 +421,5 @@ TEST_CASE("each page has its place", "[pages]") {
   CHECK(page("/metrics").type.starts_with("text/plain; version=0.0.4"));
   CHECK(page("/metrics", "application/openmetrics-text").body.ends_with("# EOF\n"));
 }
+
+}  // namespace elrun::test::history

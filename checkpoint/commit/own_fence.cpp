@@ -44,7 +44,7 @@ Result<void> OwnFence::claim(const CheckpointRoot& root, FenceNumber above) {
   number_ = 0;
   for (int tries = 0; tries < claim_tries_max; ++tries) {
     ELRUN_TRY_ASSIGN(const FenceNumber found, highest_fence(root.tier()));
-    ELRUN_TRY(check_not_overtaken(root));  // after that, for it is about all that was found
+    ELRUN_TRY(check_not_overtaken(root));  // after `found` was read, so no fence in it goes unchecked
     if (seen_ && found > *seen_) return superseded({{found}, owner_of(root, found)}, last_, root.author(), root.where());
     if (found > 0) ELRUN_TRY(may_claim(found, owner_of(root, found), root.author(), root.where()));
     const FenceNumber highest = std::max(found, above);

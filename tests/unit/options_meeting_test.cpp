@@ -176,7 +176,7 @@ TEST_CASE("a variable for the token that is empty leaves no rendezvous open", "[
     both[name == "ELRUN_RDZV_TOKEN" ? "ELRUN_RDZV_TOKEN_FILE" : "ELRUN_RDZV_TOKEN"] = "/t";
     CHECK(launch({"--nnodes=2", "--rdzv_endpoint=h", "s"}, {.environment = both}).access.has_token());
   }
-  SECTION("so do certificates") {
+  SECTION("with certificates the rendezvous is not open") {
     CHECK_FALSE(launch({"--nnodes=2", "--rdzv_endpoint=h", "--rdzv_conf=cacert=/ca,cert=/cert,key=/key", "s"}, {.environment = empty})
                     .access.is_open());
   }

@@ -219,6 +219,7 @@ void RendezvousLine::join(Join join) {
   join.confirms_verdict = true;
   join.heartbeat = std::min(options().timeouts.heartbeat, heartbeat_told_max);
   join.stop_grace = std::min(options().timeouts.stop_grace, stop_grace_told_max);
+  join.prepares = true;
   link_->send(join);
 }
 

@@ -65,6 +65,14 @@ struct RestartCounts {
 
 // --- agent to coordinator ---------------------------------------------------------------------------------------
 
+/// How far the workers of a node are that has no place in a world.
+enum class Preparedness : std::uint8_t {  // on the wire by number
+  none,                                   ///< They are to be started, or have places.
+  starting,  ///< It was told to `Prepare`, by another coordinator or on an earlier stream. `MoreWorkers` or `NotPrepared` follows.
+  ready,     ///< All of them wait for a place.
+};
+inline constexpr Preparedness preparedness_last = Preparedness::ready;
+
 /// I am here. Sent when the stream opens, and again for each new generation once the workers of the old one are gone. A message: its fields are
 /// independent facts about one node, and each part of the coordinator reads the few that it needs.
 struct Join {
@@ -94,6 +102,8 @@ struct Join {
   bool confirms_verdict = false;  ///< It says `VerdictReceived`. Of a node that does not, the end of its stream has to mean that.
   Duration heartbeat{};           ///< It says this often that it lives (`keep_alive_interval`), `heartbeat_told_max` at most. 0: not told
   Duration stop_grace{};  ///< Its `--shutdown_timeout`, `stop_grace_told_max` at most: so long its workers may take to end. 0: not told
+  bool prepares = false;  ///< It heeds `Prepare`.
+  Preparedness preparedness = Preparedness::none;
 };
 constexpr Duration heartbeat_told_max = 24h;
 constexpr Duration stop_grace_told_max = 1h;  ///< The others wait no longer than this for a node that ends its workers.
@@ -175,14 +185,23 @@ struct Progress {
 struct Leave {
   std::string why;
 };
-/// Workers of this node were started beside the generation, and are ready to be in the next one.
+/// Workers of this node were started beside the generation, and are ready to be in the next one. Of a node that has no place yet: all of its workers
+/// are, as `Prepare` asked for.
 struct MoreWorkers {
   Generation generation;
   std::uint32_t count = 0;  ///< So many. 0: not told
 };
+/// `Prepare` came to nothing: a worker ended before its program was ready.
+struct NotPrepared {
+  Generation beside;
+  std::string what;             ///< "exit code 3"
+  std::int32_t exit_code = 0;   ///< 128 + n for signal n
+  bool before_session = false;  ///< It never opened a session.
+};
 /// A worker of this node opened its session as a Job's: all workers of the job are. Said once per generation.
 struct WorkersAreJob {
   Generation generation;
+  bool stays = false;  ///< Processes of this program can be started beside a generation, and go on from one to the next.
 };
 /// Workers of this node were started in this generation and have not joined the world yet: the others may be waiting for them. Sent
 /// when that takes long, again whenever it is another worker, and with `count` 0 once all of them have joined or ended.
@@ -220,7 +239,7 @@ struct AgentEnded {
 };
 using NodeMessage =
     std::variant<Join, NodeAlive, Acknowledge, WorkerFailed, WorkersDone, JobFinished, Progress, Leave, StoreCall, StoreCallerGone,
-                 VerdictReceived, MoreWorkers, WorkersAreJob, PeerUnreachable, WorkersStarting, AgentEnded>;
+                 VerdictReceived, MoreWorkers, WorkersAreJob, PeerUnreachable, WorkersStarting, AgentEnded, NotPrepared>;
 
 // --- coordinator to agent ---------------------------------------------------------------------------------------
 
@@ -258,6 +277,11 @@ struct World {
   std::optional<std::uint32_t> coordinated_by{};  ///< Group rank of the member whose own process coordinates. None: it is no member's
   bool takes_more = false;                        ///< Who coordinates heeds `MoreWorkers`. Earlier versions do not.
   friend bool operator==(const World&, const World&) = default;
+};
+/// A Job's generation runs, and this node joins it: it starts its workers now, as pending ones, and says when all of them are ready. It gets a place then.
+/// So the others need not wait for the start of its workers.
+struct Prepare {
+  World beside;  ///< That generation, as if this node were the last of its members. It has no key: nobody acts for that generation with it.
 };
 /// Why a generation ended. The coordinator decides it; `Revoke` carries it to the nodes.
 enum class EndCause : std::uint8_t {  // on the wire by number: never changed, never used again
@@ -300,7 +324,7 @@ struct StoreResult {
   std::uint64_t worker = 0;
   StoreReply reply;
 };
-using CoordinatorMessage = std::variant<Refused, Waiting, World, Revoke, Resumed, Verdict, StoreResult>;
+using CoordinatorMessage = std::variant<Refused, Waiting, World, Revoke, Resumed, Verdict, StoreResult, Prepare>;
 
 /// Why a connection could not be made, as the system says it: without the words that gRPC puts before it.
 [[nodiscard]] std::string in_plain_words(std::string_view grpc_message);

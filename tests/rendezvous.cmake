@@ -1,7 +1,7 @@
 elrun_test(store_core_test SOURCES unit/store_core_test.cpp LINK elrun::link_core fmt::fmt LABELS unit)
 elrun_test(store_parts_test SOURCES unit/store_parts_test.cpp LINK elrun::link_core LABELS unit)
 elrun_test(round_test SOURCES unit/round_apart_test.cpp unit/round_end_cause_test.cpp unit/round_end_test.cpp unit/round_exclude_test.cpp unit/round_failure_test.cpp
-  unit/round_form_test.cpp unit/round_growth_test.cpp unit/round_guard_test.cpp unit/round_recovery_test.cpp unit/round_revoke_test.cpp unit/round_start_test.cpp
+  unit/round_form_test.cpp unit/round_growth_test.cpp unit/round_prepare_test.cpp unit/round_guard_test.cpp unit/round_recovery_test.cpp unit/round_revoke_test.cpp unit/round_start_test.cpp
   unit/round_streams_test.cpp LINK elrun::rendezvous_core LABELS unit PROGRAM rendezvous_unit)
 elrun_test(round_parts_test SOURCES unit/earlier_generations_test.cpp unit/ended_agents_test.cpp unit/excluded_nodes_test.cpp unit/failure_records_test.cpp unit/forming_test.cpp unit/generation_state_test.cpp
   unit/growth_test.cpp unit/job_terms_test.cpp unit/node_names_test.cpp unit/node_table_test.cpp unit/recovery_window_test.cpp unit/restart_budget_test.cpp

@@ -25,8 +25,9 @@ enum class Wait : std::uint8_t {
   leave,          ///< The job saves a checkpoint before this node leaves.
   tell_starting,  ///< All workers join the world. Then the coordinator is told who has not.
   successors,     ///< Successors of dead workers are ready. Then the node joins the next world, with or without them.
+  prepare,        ///< Workers that start before the node has a place are ready. Then those that are not are killed.
 };
-constexpr std::size_t wait_kinds = 11;
+constexpr std::size_t wait_kinds = 12;
 
 /// The rules of each wait, in the order of `Wait`.
 struct WaitRule {
@@ -49,6 +50,7 @@ constexpr std::array<WaitRule, wait_kinds> wait_rules{{
     {.wait = Wait::leave},
     {.wait = Wait::tell_starting, .is_awaited = false},
     {.wait = Wait::successors},
+    {.wait = Wait::prepare},
 }};
 
 /// At most one deadline for each kind of wait. Those of a single worker are the worker's (`Worker`), and those of hangs are

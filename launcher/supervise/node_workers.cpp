@@ -72,6 +72,7 @@ std::vector<bool> choose_places(const Workers& workers, std::uint32_t places) {
   choose([](const Worker& w) { return w.life.is(Life::ready); });
   choose([](const Worker& w) { return !w.lives() && !w.pending.is_next; });
   choose([](const Worker& w) { return !w.lives(); });
+  choose([](const Worker& w) { return w.life.is(Life::pending); });
   return has_place;
 }
 
@@ -82,9 +83,10 @@ std::uint32_t NodeWorkers::rank(std::size_t worker) const {
 
 std::string NodeWorkers::name(std::size_t worker) const {
   const Worker& w = workers_[worker];
-  const std::string who = w.in_world()
-                              ? fmt::format("rank {}", rank(worker))
-                              : fmt::format("the successor of rank {} of generation {}", rank(worker), w.began_as->generation.number);
+  const std::string who = w.in_world() ? fmt::format("rank {}", rank(worker))
+                          : w.pending.is_successor
+                              ? fmt::format("the successor of rank {} of generation {}", rank(worker), w.began_as->generation.number)
+                              : fmt::format("worker {}, which was started beside generation {}", worker, w.began_as->generation.number);
   return fmt::format("{} (node {}, pid {})", who, node_.value(), w.pid);
 }
 
@@ -101,6 +103,7 @@ std::vector<GivenPlace> NodeWorkers::give_places(std::uint32_t places, const Gen
     if (!has_place[i]) continue;
     const std::uint32_t its = place++;
     if (!w.lives()) given.push_back({i, GivenPlace::Kind::start, its});
+    else if (w.life.is(Life::pending)) w.is_awaited_in(its), given.push_back({i, GivenPlace::Kind::awaited, its});
     else if (w.take_place(its)) given.push_back({i, GivenPlace::Kind::welcome, its});
   }
   for (std::size_t i = 0; i < workers_.size(); ++i) {
@@ -121,6 +124,30 @@ std::vector<GivenPlace> NodeWorkers::give_places_beside() const {
     given.push_back({i, GivenPlace::Kind::start_beside, *w.place});
   }
   return given;
+}
+
+std::vector<GivenPlace> NodeWorkers::give_places_to_prepare() {
+  workers_.resize(count_);
+  std::vector<GivenPlace> given;
+  std::uint32_t place = 0;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& w = workers_[i];
+    if (w.pending.is_next || w.life.is(Life::pending)) continue;  // this node asked for no place for it
+    if (!w.lives()) given.push_back({i, GivenPlace::Kind::start_beside, place});
+    ++place;
+  }
+  return given;
+}
+
+bool NodeWorkers::are_prepared(std::uint32_t places) const {
+  return static_cast<std::uint32_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
+           return w.life.is(Life::ready) || w.life.is(Life::stayed);
+         })) >= places;
+}
+
+bool NodeWorkers::are_settled() const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const Worker& w) { return !w.lives() || w.life.is(Life::ready) || w.life.is(Life::stayed); });
 }
 
 bool NodeWorkers::are_pending_ready() const {

@@ -41,6 +41,7 @@ struct GivenPlace {
   enum class Kind {
     start,         ///< It is started for `place`.
     welcome,       ///< It goes on, or was pending: it is told its place.
+    awaited,       ///< It is pending and not ready. The world counts it in, so it is told its place as soon as it can be.
     start_beside,  ///< There is none for it. It is started as a pending worker, as if for `place` in the generation before.
   };
   std::size_t worker = 0;
@@ -86,6 +87,12 @@ class NodeWorkers {
   [[nodiscard]] Action start(const GivenPlace& given, const World& world, std::uint32_t node_restarts);
   /// For successors of a Job's workers that have ended in the generation that is over. None where one ended with a code after which the job is not restarted.
   [[nodiscard]] std::vector<GivenPlace> give_places_beside() const;
+  /// For those that have no process, where this node has no place yet.
+  [[nodiscard]] std::vector<GivenPlace> give_places_to_prepare();
+  /// For each of these places there is a process that waits for it.
+  [[nodiscard]] bool are_prepared(std::uint32_t places) const;
+  /// None of them is starting, or about to end.
+  [[nodiscard]] bool are_settled() const;
   /// No pending worker is still starting.
   [[nodiscard]] bool are_pending_ready() const;
   /// What a worker in the world is told of its place in it.

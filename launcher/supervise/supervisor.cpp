@@ -139,7 +139,11 @@ void Supervisor::join() {
   }
   join.restarts = generation_.world().restarts;
   join.heard = line_.newest_running();
+  if (preparation_.beside) join.preparedness = Preparedness::starting;
+  else if (!join.resuming && join.workers > 0 && workers_.are_prepared(join.workers)) join.preparedness = Preparedness::ready;
   act(Send{join});
+  preparation_.was_told = false;
+  tell_prepared();
   // This coordinator may be a new one that does not know it, and the other members may have ended.
   if (job_.is_over()) act(Send{JobFinished{generation_.last()}});
 }
@@ -215,6 +219,7 @@ void Supervisor::on_message(const World& m) {
   line_.serves(true);
   const World before = generation_.begin(m, now_);
   for (const Wait wait : {Wait::join, Wait::look_again, Wait::broken_line, Wait::successors}) deadlines_.clear(wait);
+  end_preparation();
   calls_.begin_generation();
   successors_.begin_generation();
   WorldSummary summary{.has_workers = options_.workers > 0,
@@ -267,7 +272,7 @@ void Supervisor::on_message(const Verdict& m) {
   // The workers' own decision that the job is over stands. A coordinator that is new may not have heard of it.
   const bool success = m.exit_code == 0 || job_.is_over();
   if (success) {
-    if (generation_.last().number == 0 && options_.workers > 0)
+    if (generation_.last().number == 0 && options_.workers > 0 && !any(workers_.all(), &Worker::lives))
       say(Level::warning,
           "the job is done; this node was a spare, and no worker of it ever ran. Was it to run a job of its own? Then give each job an --rdzv_id and an endpoint of its own");
     else act(Say{Level::info, "the job is done", true});
@@ -321,6 +326,7 @@ void Supervisor::on_tick() {
   }
   if (is_over(Wait::broken_line)) on_broken_line();
   if (is_over(Wait::successors)) join_next();
+  if (is_over(Wait::prepare)) on_late_preparation();
   if (is_over(Wait::leave)) {
     say(Level::warning, "the job did not save a checkpoint in time: this node leaves without one");
     leave(departure_.signal(), departure_.why());
@@ -375,17 +381,20 @@ void Supervisor::on_hang() {
 
 // No other worker waits for a pending one. It alone is killed, and another one is started.
 void Supervisor::on_hang_of_pending() {
-  for (const LocalRank worker : hangs_.find_pending(workers_.all(), now_)) {
-    Worker& w = workers_[worker.value()];
-    w.hung = fmt::format("no sign of progress for {}", for_people(options_.hang_timeout));
-    w.pending.kill_at = now_ + options_.timeouts.stacks;
-    say(Level::error,
-        fmt::format(
-            "{} of {}, a pending worker that is not ready for its place: this is a hang. What it is doing follows; it is killed in {} "
-            "(a load that takes longer? Give --hang_timeout more)",
-            w.hung, workers_.name(worker.value()), for_people(options_.timeouts.stacks)));
-    act(TakeStacks{worker});
-  }
+  for (const LocalRank worker : hangs_.find_pending(workers_.all(), now_))
+    end_hung_pending(worker, fmt::format("no sign of progress for {}", for_people(options_.hang_timeout)), "--hang_timeout");
+}
+
+void Supervisor::end_hung_pending(LocalRank worker, std::string why, const char* option) {
+  Worker& w = workers_[worker.value()];
+  w.hung = std::move(why);
+  w.pending.kill_at = now_ + options_.timeouts.stacks;
+  say(Level::error,
+      fmt::format(
+          "{} of {}, a pending worker that is not ready for its place: this is a hang. What it is doing follows; it is killed in {} "
+          "(a load that takes longer? Give {} more)",
+          w.hung, workers_.name(worker.value()), for_people(options_.timeouts.stacks), option));
+  act(TakeStacks{worker});
 }
 
 // A node that ends does so without such workers. One that hung is reported, or nobody would learn of the hang. This node then waits for its

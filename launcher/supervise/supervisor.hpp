@@ -17,6 +17,7 @@
 #include "launcher/supervise/job_progress.hpp"
 #include "launcher/supervise/node_generation.hpp"
 #include "launcher/supervise/node_workers.hpp"
+#include "launcher/supervise/prepared_place.hpp"
 #include "launcher/supervise/stop_plan.hpp"
 #include "launcher/supervise/store_calls.hpp"
 #include "launcher/supervise/successor_wait.hpp"
@@ -96,6 +97,7 @@ class Supervisor {
   void on_message(const Resumed& m);
   void on_message(const Verdict& m);
   void on_message(const StoreResult& m);
+  void on_message(const Prepare& m);
 
   // One for each message of a worker
   void on_worker_message(ConnectionId from, const Hello& hello);
@@ -115,6 +117,7 @@ class Supervisor {
   void on_broken_line();
   void on_hang();
   void on_hang_of_pending();
+  void on_late_preparation();
   void on_coordinator_lost();
   void on_stuck(std::size_t worker);
   void on_join_deadline();
@@ -134,6 +137,10 @@ class Supervisor {
   void join_next();
   /// Others of this node go on. Who coordinates takes those in that come later; an earlier version would leave them out for good.
   [[nodiscard]] bool successors_can_come_later() const { return generation_.world().takes_more && any(workers_.all(), &Worker::runs); }
+  void tell_prepared();
+  void fail_preparation(const Worker& w);
+  void end_preparation();
+  void end_hung_pending(LocalRank worker, std::string why, const char* option);
   void watch_starts();
   void welcome(std::size_t worker);
   void becomes_ready(std::size_t worker);
@@ -181,6 +188,7 @@ class Supervisor {
   Departure departure_;
   StopPlan stop_;
   SuccessorWait successors_;
+  PreparedPlace preparation_;
 };
 
 }  // namespace elrun::inline v0::launcher

@@ -114,6 +114,7 @@ void Supervisor::hold_the_broken() {
 // There is no next generation for them.
 void Supervisor::dismiss_pending() {
   deadlines_.clear(Wait::successors);
+  end_preparation();
   for (const LocalRank worker : workers_.dismiss_pending()) {
     hangs_.forget_pending(worker);
     act(SignalGroup{worker, SIGKILL});

@@ -44,7 +44,8 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   if (!w.in_world()) return on_pending_ended(i);
   if (phase_ == Phase::joining) {  // one that was to stay: the next world gets a fresh one
     act(workers_.collect_at_once(i));
-    return say(Level::warning, fmt::format("{} ended by {} between generations", workers_.name(i), describe(e.ending)));
+    say(Level::warning, fmt::format("{} ended by {} between generations", workers_.name(i), describe(e.ending)));
+    return fail_preparation(w);
   }
   if (phase_ == Phase::stopping) {
     // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
@@ -93,6 +94,7 @@ void Supervisor::judge_last_work(std::size_t worker) {
 
 bool Supervisor::is_own_failure(const Worker& w) const {
   if (w.ending->ok() || job_.is_over() || w.life.was_dismissed()) return false;
+  if (phase_ == Phase::joining && preparation_.beside) return true;
   return phase_ == Phase::running || (phase_ == Phase::stopping && stop_.rejoins() && w.in_world() && !w.signalled_to_end);
 }
 
@@ -146,6 +148,7 @@ void Supervisor::on_pending_ended(std::size_t worker) {
                                   w.death.error.empty() ? "" : fmt::format(" ({})", w.death.error),
                                   w.death.evidence.empty() ? "" : ": " + w.death.evidence));
     if (phase_ == Phase::running && !w.ending->ok()) generation_.fail_here(), tell_of_failure(worker);
+    fail_preparation(w);
   }
   if (phase_ == Phase::stopping) stop_if_done();
   if (deadlines_.is_set(Wait::successors) && workers_.are_pending_ready()) join_next();
@@ -165,8 +168,10 @@ void Supervisor::start_workers(const World& before) {
   over.restarts = generation_.world().restarts, over.cause = generation_.world().cause;
   for (const GivenPlace& given : workers_.give_places(generation_.places(), before.generation)) {
     const bool beside = given.kind == GivenPlace::Kind::start_beside;
-    if (given.kind == GivenPlace::Kind::welcome) welcome(given.worker);
-    else start_worker(given, beside ? over : generation_.world());
+    const bool is_connected = workers_[given.worker].session.connection.has_value();
+    if (given.kind == GivenPlace::Kind::awaited) hangs_.forget_pending(local_rank(given.worker));
+    if (given.kind == GivenPlace::Kind::welcome || (given.kind == GivenPlace::Kind::awaited && is_connected)) welcome(given.worker);
+    else if (given.kind != GivenPlace::Kind::awaited) start_worker(given, beside ? over : generation_.world());
   }
 }
 
@@ -216,6 +221,7 @@ void Supervisor::becomes_ready(std::size_t worker) {
   successors_.has_started(local_rank(worker), now_);
   act(offer_more(line_, view()));
   if (deadlines_.is_set(Wait::successors) && workers_.are_pending_ready()) join_next();
+  tell_prepared();
 }
 
 // Its peers have not answered: some of them are not in the world yet. Later in a generation an all_gather is the program's own.
@@ -246,14 +252,17 @@ void Supervisor::on_worker_message(ConnectionId from, const Hello& hello) {
     return refuse(from,
                   {Code::already_exists, Remedy::fix_config,
                    fmt::format("rank {} is connected already or has ended: only one process per rank may open a session", hello.rank)});
+  const bool is_awaited = w.is_awaited(generation_.last());
   w.opens(from, hello);
   if (hello.is_job) job_.know_as_job();
-  if (w.is_pending()) {
+  if (w.is_pending() || is_awaited) {
     if (w.life.was_dismissed() || !hello.stays)
       return refuse(from, {Code::generation_over, Remedy::exit_process, "the generation of this worker is over"});
+    act(workers_.tell_it_is_early(*i, preparation_.beside.value_or(generation_.world()), job_.remembered()));
+  }
+  if (w.is_pending()) {
     w.pending.says_ready = hello.says_ready;
-    hangs_.sign_pending(local_rank(*i), now_);
-    return act(workers_.tell_it_is_early(*i, generation_.world(), job_.remembered()));
+    return hangs_.sign_pending(local_rank(*i), now_);
   }
   hangs_.opens_in_world(local_rank(*i), now_);
   act(tell_job(line_, view()));

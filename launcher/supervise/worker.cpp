@@ -24,7 +24,7 @@ constexpr std::array<LifeRule, life_states> life_rules{{
     {Life::stayed, bit(Life::running) | bit(Life::stopping) | bit(Life::ended)},
     // A program that closed its session between two generations can open another one before it is killed.
     {Life::stopping, bit(Life::running) | bit(Life::stopping) | bit(Life::ended)},
-    {Life::pending, bit(Life::ready) | bit(Life::dismissed) | bit(Life::ended)},
+    {Life::pending, bit(Life::ready) | bit(Life::running) | bit(Life::dismissed) | bit(Life::ended)},
     {Life::ready, bit(Life::running) | bit(Life::stopping) | bit(Life::dismissed) | bit(Life::ended)},
     {Life::dismissed, bit(Life::ended)},
     {Life::ended, bit(Life::collected)},
@@ -61,6 +61,13 @@ void Worker::start_beside(const Membership& membership, std::uint32_t in_place, 
   began_as = membership;
   session.is_job = true;  // as the one before was, also before it says so
   life.enter(Life::pending);
+}
+
+void Worker::is_awaited_in(std::uint32_t in_place) {
+  place = in_place;
+  life.enter(Life::running);
+  if (pending.kill_at) hung.clear();
+  pending = {};
 }
 
 void Worker::opens(ConnectionId from, const Hello& hello) {

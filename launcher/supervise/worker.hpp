@@ -23,7 +23,8 @@ namespace elrun::inline v0::launcher {
 ///                       |                                    `-- too late --> stopping <--no next generation--'
 ///                       `--asked to end--> stopping
 ///   none --started beside a generation--> pending --ReadyForPlace--> ready --World with a place for it--> running
-///                                            `--no next generation--> dismissed <--'
+///                                            |--no next generation--> dismissed <--'
+///                                            `--World that counts it in, of an earlier coordinator--> running
 ///   each of them but none --its process ends--> ended --> collected
 enum class Life : std::uint8_t {
   none,       ///< No process was started.
@@ -63,6 +64,7 @@ class WorkerLife {
 /// Of a worker that is started beside a generation.
 struct PendingWorker {
   bool is_next = false;              ///< Of a worker that has ended: its successor is started beside the next generation.
+  bool is_successor = true;          ///< Else its node had no place in that generation.
   bool says_ready = false;           ///< Its libelrun says when its program waits for a place; an earlier one only acknowledges.
   std::uint32_t place = 0;           ///< In the generation beside which it was started: that of the worker before it
   std::uint32_t restart_count = 0;   ///< As its environment says
@@ -132,6 +134,8 @@ struct Worker {
   /// A process is started for `place` in the world, or beside a generation. Nothing of the one before it is left.
   void start_in(const Membership& membership, std::uint32_t in_place);
   void start_beside(const Membership& membership, std::uint32_t in_place = 0, std::uint32_t restart_count = 0);
+  /// It was pending, and counts in a world before its program is ready: the others wait for it, as for one that is started with the world.
+  void is_awaited_in(std::uint32_t in_place);
   /// It opened its session on `from`.
   void opens(ConnectionId from, const Hello& hello);
   /// A place in a new world. True: it can be told. Else it has lost its connection, was killed, and is lost in this generation.
@@ -162,6 +166,10 @@ struct Worker {
   /// Its process may end with 0 only after it has said that the job is over; a pending one not before it is dismissed.
   [[nodiscard]] bool owes_end() const {
     return in_world() ? session.can_stay && (session.says_end || session.decided) : life.is(Life::pending) || life.is(Life::ready);
+  }
+  /// It was started beside an earlier generation than the one in which it opens its session.
+  [[nodiscard]] bool is_awaited(const Generation& now) const {
+    return in_world() && !session.opened && began_as && began_as->generation != now;
   }
   /// It does nothing any more for the generation that is over.
   [[nodiscard]] bool is_stopped() const {

@@ -54,11 +54,12 @@ Actions tell_done(const NodeView& view) {
 Actions tell_job(CoordinatorLine& line, const NodeView& view) {
   if (line.knows_job() || !view.runs || !line.can_report()) return {};
   const Workers& workers = view.workers.all();
-  if (std::none_of(workers.begin(), workers.end(), [](const Worker& w) { return w.in_world() && w.session.opened && w.session.is_job; }))
-    return {};
+  const auto of_job =
+      std::find_if(workers.begin(), workers.end(), [](const Worker& w) { return w.in_world() && w.session.opened && w.session.is_job; });
+  if (of_job == workers.end()) return {};
   line.note_job_reported();
   Actions actions;
-  add(actions, Send{WorkersAreJob{view.generation.last()}});
+  add(actions, Send{WorkersAreJob{view.generation.last(), of_job->session.can_stay}});
   return actions;
 }
 

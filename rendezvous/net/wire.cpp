@@ -199,6 +199,8 @@ struct PutNodeMessage {
     join.set_may_coordinate(m.may_coordinate);
     join.set_stop_grace_ns(m.stop_grace.count());
     join.set_heartbeat_ns(m.heartbeat.count());
+    join.set_prepares(m.prepares);
+    join.set_preparedness(static_cast<std::uint32_t>(m.preparedness));
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -237,7 +239,10 @@ struct PutNodeMessage {
     put(m.generation, *out.mutable_more_workers()->mutable_generation());
     out.mutable_more_workers()->set_count(m.count);
   }
-  void operator()(const WorkersAreJob& m) const { put(m.generation, *out.mutable_workers_are_job()->mutable_generation()); }
+  void operator()(const WorkersAreJob& m) const {
+    put(m.generation, *out.mutable_workers_are_job()->mutable_generation());
+    out.mutable_workers_are_job()->set_stays(m.stays);
+  }
   void operator()(const PeerUnreachable& m) const {
     wire::PeerUnreachable& unreachable = *out.mutable_peer_unreachable();
     put(m.generation, *unreachable.mutable_generation());
@@ -261,7 +266,29 @@ struct PutNodeMessage {
     ended.set_incarnation(m.who.number);
     put(m.last, *ended.mutable_last());
   }
+  void operator()(const NotPrepared& m) const {
+    wire::NotPrepared& not_prepared = *out.mutable_not_prepared();
+    put(m.beside, *not_prepared.mutable_beside());
+    not_prepared.set_what(cut(m.what));
+    not_prepared.set_exit_code(m.exit_code);
+    not_prepared.set_before_session(m.before_session);
+  }
 };
+
+void put(const World& m, wire::World& world) {
+  put(m.generation, *world.mutable_generation());
+  world.set_key(m.key.data(), m.key.size());
+  put(m.seat, *world.mutable_seat());
+  world.set_address(m.address);
+  world.set_master_address(m.master_address);
+  world.set_master_port(m.master_port);
+  put(m.restarts, *world.mutable_restarts());
+  world.set_cause(cut(m.cause));
+  world.set_role_base_rank(m.role.base_rank);
+  world.set_role_world_size(m.role.world_size);
+  if (m.coordinated_by) world.set_coordinated_by(*m.coordinated_by);
+  world.set_takes_more(m.takes_more);
+}
 
 struct PutCoordinatorMessage {
   wire::ToNode& out;
@@ -271,21 +298,8 @@ struct PutCoordinatorMessage {
     if (m.running.number != 0) put(m.running, *out.mutable_waiting()->mutable_running());
     out.mutable_waiting()->set_for_this_node(m.for_this_node);
   }
-  void operator()(const World& m) const {
-    wire::World& world = *out.mutable_world();
-    put(m.generation, *world.mutable_generation());
-    world.set_key(m.key.data(), m.key.size());
-    put(m.seat, *world.mutable_seat());
-    world.set_address(m.address);
-    world.set_master_address(m.master_address);
-    world.set_master_port(m.master_port);
-    put(m.restarts, *world.mutable_restarts());
-    world.set_cause(cut(m.cause));
-    world.set_role_base_rank(m.role.base_rank);
-    world.set_role_world_size(m.role.world_size);
-    if (m.coordinated_by) world.set_coordinated_by(*m.coordinated_by);
-    world.set_takes_more(m.takes_more);
-  }
+  void operator()(const World& m) const { put(m, *out.mutable_world()); }
+  void operator()(const Prepare& m) const { put(m.beside, *out.mutable_prepare()->mutable_beside()); }
   void operator()(const Revoke& m) const {
     put(m.generation, *out.mutable_revoke()->mutable_generation());
     put(m.why, *out.mutable_revoke()->mutable_why());
@@ -339,6 +353,9 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.may_coordinate = in.may_coordinate();
   out.stop_grace = Duration{check.number<std::int64_t>("stop_grace", in.stop_grace_ns(), 0, stop_grace_told_max.count())};
   out.heartbeat = Duration{check.number<std::int64_t>("heartbeat", in.heartbeat_ns(), 0, heartbeat_told_max.count())};
+  out.prepares = in.prepares();
+  if (in.preparedness() <= static_cast<std::uint32_t>(preparedness_last))  // what only a later version knows is none
+    out.preparedness = static_cast<Preparedness>(in.preparedness());
   return check.finish<NodeMessage>(std::move(out));
 }
 
@@ -391,8 +408,17 @@ Result<std::optional<NodeMessage>> read(const wire::AgentEnded& in) {
   return check.finish<NodeMessage>(std::move(out));
 }
 
-Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
-  Checker check{"World"};
+Result<std::optional<NodeMessage>> read(const wire::NotPrepared& in) {
+  Checker check{"NotPrepared"};
+  NotPrepared out;
+  out.beside = check.generation(in.beside());
+  out.what = check.said("what", in.what(), wire_text_max);
+  out.exit_code = check.number<std::int32_t>("exit_code", in.exit_code(), 0, 255);
+  out.before_session = in.before_session();
+  return check.finish<NodeMessage>(std::move(out));
+}
+
+World world_of(const wire::World& in, Checker& check) {
   World out;
   out.generation = check.generation(in.generation());
   if (in.key().size() == out.key.size()) std::memcpy(out.key.data(), in.key().data(), out.key.size());
@@ -407,6 +433,18 @@ Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
   out.role.base_rank = check.number<std::uint32_t>("role_base_rank", in.role_base_rank(), 0, std::max(out.role.world_size, 1u) - 1);
   out.coordinated_by = check.coordinated_by(in);
   out.takes_more = in.takes_more();
+  return out;
+}
+
+Result<std::optional<CoordinatorMessage>> read(const wire::World& in) {
+  Checker check{"World"};
+  World out = world_of(in, check);
+  return check.finish<CoordinatorMessage>(std::move(out));
+}
+
+Result<std::optional<CoordinatorMessage>> read(const wire::Prepare& in) {
+  Checker check{"Prepare"};
+  Prepare out{world_of(in.beside(), check)};
   return check.finish<CoordinatorMessage>(std::move(out));
 }
 
@@ -468,10 +506,14 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
       const auto count = check.number<std::uint32_t>("count", in.more_workers().count(), 0, workers_per_node_limit);
       return check.finish<NodeMessage>(MoreWorkers{check.generation(in.more_workers().generation()), count});
     }
-    case wire::ToCoordinator::kWorkersAreJob: return read_generation<WorkersAreJob>("WorkersAreJob", in.workers_are_job().generation());
+    case wire::ToCoordinator::kWorkersAreJob: {
+      Checker check{"WorkersAreJob"};
+      return check.finish<NodeMessage>(WorkersAreJob{check.generation(in.workers_are_job().generation()), in.workers_are_job().stays()});
+    }
     case wire::ToCoordinator::kPeerUnreachable: return read(in.peer_unreachable());
     case wire::ToCoordinator::kWorkersStarting: return read(in.workers_starting());
     case wire::ToCoordinator::kAgentEnded: return read(in.agent_ended());
+    case wire::ToCoordinator::kNotPrepared: return read(in.not_prepared());
     case wire::ToCoordinator::CONTENT_NOT_SET: break;
   }
   return std::optional<NodeMessage>{};
@@ -517,6 +559,7 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
       ELRUN_TRY_ASSIGN(StoreReply reply, decode_store_reply(bytes_of(in.store_result().reply())));
       return std::optional<CoordinatorMessage>{StoreResult{in.store_result().worker(), std::move(reply)}};
     }
+    case wire::ToNode::kPrepare: return read(in.prepare());
     case wire::ToNode::CONTENT_NOT_SET: break;
   }
   return std::optional<CoordinatorMessage>{};

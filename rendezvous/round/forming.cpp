@@ -13,7 +13,8 @@ std::optional<Instant> Forming::lift_at(Duration join_limit) const {
 bool others_suffice(const NodeTable& nodes, const std::set<NodeId>& without, std::size_t needed) {
   const auto others = std::count_if(nodes.all().begin(), nodes.all().end(), [&](const auto& entry) {
     const NodeTable::Node& node = entry.second;
-    return !without.contains(entry.first) && !node.excluded && node.join.workers > 0 && (node.member || node.is_waiting());
+    return !without.contains(entry.first) && !node.excluded && node.join.workers > 0 &&
+           (node.member || node.is_waiting() || node.is_coming());
   });
   return static_cast<std::size_t>(others) >= needed;
 }

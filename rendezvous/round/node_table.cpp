@@ -88,11 +88,14 @@ void NodeTable::count(const Node& node, bool in) {
   const NodeId& id = node.join.who.node;
   const std::size_t one = in ? 1 : static_cast<std::size_t>(-1);
   if (node.is_waiting()) waiting_ += one;
+  if (node.is_coming()) coming_ += one;
   if (node.is_late()) late_ += one;
   if (node.stream) (node.join.workers > 0 ? connected_ : observers_) += one;
   const auto put = [&](auto& index, Instant at) { in ? void(index.emplace(at, id)) : void(index.erase({at, id})); };
   if (node.is_newcomer()) put(newcomers_, node.arrived);
   if (!node.stream) put(broken_, node.broken);
+  if (!node.member && node.preparation.state != Preparation::State::none)
+    in ? void(preparations_.insert(id)) : void(preparations_.erase(id));
 }
 
 }  // namespace elrun::inline v0

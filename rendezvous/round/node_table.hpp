@@ -29,6 +29,17 @@ namespace elrun::inline v0 {
 /// One stream of one node, numbered by the shell in the order in which they were answered; a number is never used again.
 using StreamNumber = Strong<struct StreamNumberTag, std::uint64_t>;
 
+/// A newcomer starts its workers before it gets a place (`Prepare`).
+struct Preparation {
+  enum class State : std::uint8_t { none, under_way, done };
+  State state = State::none;
+  Generation beside;  ///< Which ran when it was told to
+  std::uint32_t base_rank =
+      0;            ///< Of its workers beside that generation. No other node that this coordinator told to prepare has the same.
+  Instant since{};  ///< It was told
+  Instant ready{};  ///< It has done so
+};
+
 /// More than 25 methods: streams, silence and nodes refer to each other, so each change of one is a method here that keeps the others true.
 class NodeTable {
  public:
@@ -50,8 +61,11 @@ class NodeTable {
     bool ready = false;                  // waits for a world
     bool excluded = false;               // and gets none for a while: its workers fail, or it and another cannot reach each other
     std::uint64_t told = 0;              // number of the status message that it has
+    Preparation preparation;
+    [[nodiscard]] bool is_preparing() const { return preparation.state == Preparation::State::under_way; }
     /// It waits for a place in a world.
-    [[nodiscard]] bool is_waiting() const { return ready && stream && join.workers > 0 && !excluded; }
+    [[nodiscard]] bool is_waiting() const { return ready && stream && join.workers > 0 && !excluded && !is_preparing(); }
+    [[nodiscard]] bool is_coming() const { return ready && stream && join.workers > 0 && !excluded && is_preparing(); }
     /// A member whose workers of the newest generation may still be there.
     [[nodiscard]] bool is_late() const { return member && !(ready && !owes && stream); }
     [[nodiscard]] bool is_newcomer() const { return !member && is_waiting(); }
@@ -108,11 +122,14 @@ class NodeTable {
   }
 
   [[nodiscard]] std::size_t waiting() const { return waiting_; }      ///< Nodes that wait for a world
+  [[nodiscard]] std::size_t coming() const { return coming_; }        ///< Nodes that will wait for one, and are preparing
   [[nodiscard]] std::size_t late() const { return late_; }            ///< Living members that do not
   [[nodiscard]] std::size_t connected() const { return connected_; }  ///< Nodes with workers and a stream
   [[nodiscard]] std::size_t observers() const { return observers_; }  ///< Nodes without workers, with a stream
   /// Of the waiting, by arrival.
   [[nodiscard]] const std::set<std::pair<Instant, NodeId>>& newcomers() const { return newcomers_; }
+  /// Nodes that were told to prepare, and those that have done so and have no place yet.
+  [[nodiscard]] const std::set<NodeId>& preparations() const { return preparations_; }
   /// Nodes without a stream, by the time at which it broke.
   [[nodiscard]] const std::set<std::pair<Instant, NodeId>>& broken() const { return broken_; }
 
@@ -124,10 +141,12 @@ class NodeTable {
   std::map<StreamNumber, Stream> streams_;
   Nodes nodes_;
   std::size_t waiting_ = 0;
+  std::size_t coming_ = 0;
   std::size_t late_ = 0;
   std::size_t connected_ = 0;
   std::size_t observers_ = 0;
   std::set<std::pair<Instant, NodeId>> newcomers_;
+  std::set<NodeId> preparations_;
   std::set<std::pair<Instant, NodeId>> broken_;
   std::set<std::pair<Instant, StreamNumber>> silences_;  // when to look whether a stream is silent; never too late
 };

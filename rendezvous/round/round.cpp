@@ -47,6 +47,7 @@ void Round::excuse_stall(const Stall& stall) {
   if (recovery_) recovery_->excuse(stall);
   earlier_.excuse(stall);
   forming_.excuse(stall);
+  for (const NodeId& id : nodes_.preparations()) nodes_.at(id).preparation.since += stall.length;
 }
 
 bool Round::may_end(Instant now) const { return verdict_.may_end(nodes_, terms_.nodes_max(), setup_.timeouts.verdict_linger, now); }
@@ -138,11 +139,15 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
   } else if (const auto* job = std::get_if<WorkersAreJob>(&message)) {
     if (!current(job->generation)) return;
     budget_.note_job();
+    current_.workers_can_start_early |= job->stays;
     judge_what_was_put_off(now);
     judge_done_before_session(now);
   } else if (const auto* more = std::get_if<MoreWorkers>(&message)) {
+    if (!node.member) return prepared(node, now);
     if (!current(more->generation) || !generation().runs()) return;
     growth_.offer(id, more->count, now);
+  } else if (const auto* failed_start = std::get_if<NotPrepared>(&message)) {
+    not_prepared(node, *failed_start, now);
   } else if (const auto* unreachable = std::get_if<PeerUnreachable>(&message)) {
     if (current(unreachable->generation) && generation().runs()) note_unreachable(id, *unreachable, now);
   } else if (const auto* starting = std::get_if<WorkersStarting>(&message)) {

@@ -159,6 +159,23 @@ class Round {
   [[nodiscard]] bool others_wait_for_starting() const;
   void judge_starting(Instant now);
 
+  // Newcomers that start their workers before they get a place, round_prepare.cpp
+  [[nodiscard]] bool must_prepare(const Node& node) const;
+  [[nodiscard]] std::vector<NodeId> ready_newcomers() const;
+  [[nodiscard]] Instant came_at(const Node& node) const;
+  void leave_out_unprepared(std::vector<NodeId>& chosen) const;
+  void prepare_newcomers(Instant now);
+  void prepare(Node& node, Instant now);
+  void prepared(Node& node, Instant now);
+  void not_prepared(Node& node, const NotPrepared& said, Instant now);
+  void end_late_preparations(Instant now);
+  void end_preparation(Node& node);
+  void exclude_unprepared(const NodeId& id, Instant now);
+  /// By then its agent has ended workers that were not ready within `start_timeout`.
+  [[nodiscard]] Instant prepared_by(const Node& node) const {
+    return node.preparation.since + setup_.timeouts.session + workers_end_within(node.join);
+  }
+
   // Members that cannot reach each other, round_apart.cpp
   void note_unreachable(const NodeId& id, const PeerUnreachable& said, Instant now);
   void separate_unreachable(Instant now);
@@ -216,6 +233,8 @@ class Round {
     return nodes > nodes_.observers() ? nodes - static_cast<std::uint32_t>(nodes_.observers()) : 1;
   }
   [[nodiscard]] bool members_are_ready() const { return nodes_.late() == 0; }
+  /// Nodes that are here, and have a place if one is given now or when they are prepared, which has a deadline of its own.
+  [[nodiscard]] std::size_t in_sight() const { return nodes_.waiting() + nodes_.coming(); }
 
   // What is told, round_tell.cpp
   void explain(Instant now);

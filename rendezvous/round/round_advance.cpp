@@ -26,6 +26,8 @@ void Round::advance(Instant now) {
     judge_starting(now);
     if (current_.unreachable.are_certain(nodes_, setup_.timeouts.reconnect_grace, now)) separate_unreachable(now);
     for (const NodeId& id : excluded_.let_in_due(now)) let_in(id, now);
+    end_late_preparations(now);
+    prepare_newcomers(now);
     grow(now);
     form(now);
     give_up(now);
@@ -136,18 +138,18 @@ void Round::revoke(EndCause cause, Failure why, Instant now) {
 // Not while a member is done, for its work would be done twice.
 std::optional<Instant> Round::growth_at() const {
   if (!generation().runs() || !generation().done().empty()) return {};
-  const std::size_t members = generation().members().size(), newcomers = nodes_.newcomers().size();
-  if (members >= room() || newcomers == 0) return growth_.at({});
-  return growth_.at(
-      Growth::Newcomers{nodes_.newcomers().begin()->first, static_cast<std::uint32_t>(std::min(newcomers, room() - members))});
+  const std::vector<NodeId> newcomers = ready_newcomers();
+  if (newcomers.empty()) return growth_.at({});
+  Growth::Newcomers all{Instant::max(), static_cast<std::uint32_t>(newcomers.size())};
+  for (const NodeId& id : newcomers) all.since = std::min(all.since, came_at(nodes_.at(id)));
+  return growth_.at(all);
 }
 
 void Round::grow(Instant now) {
   const auto at = growth_at();
   if (!at || now < *at) return;
   std::vector<std::string> names;
-  if (generation().members().size() < room())
-    for (const auto& [arrived, id] : nodes_.newcomers()) names.push_back(id.value());
+  for (const NodeId& id : ready_newcomers()) names.push_back(id.value());
   for (const auto& [id, workers] : growth_.offers()) names.push_back(fmt::format("workers of {}", id.value()));
   growth_.grew(now);
   // The code is for agents of earlier versions, which do not read the cause.
@@ -166,8 +168,8 @@ Instant Round::closes_at() const {
 
 void Round::form(Instant now) {
   if (generation().runs() || recovery_ || now < earlier_.hold_until() || now < budget_.pause_until()) return;
-  if (nodes_.waiting() < needed()) lift_exclusions(now);
-  if (nodes_.waiting() < needed() && nodes_.waiting() + excluded_.only_failing(nodes_) < needed()) let_in_needed(now);
+  if (in_sight() < needed()) lift_exclusions(now);
+  if (in_sight() < needed() && in_sight() + excluded_.only_failing(nodes_) < needed()) let_in_needed(now);
   if (!forming_.has_enough(nodes_.waiting() >= needed(), now)) return;
   // The promise that the whole system rests on: nobody begins the next generation while a living member may still act
   // for the last one.
@@ -180,7 +182,10 @@ void Round::form(Instant now) {
     say(Level::warning,
         "this agent leaves, and no other agent of the job may coordinate (is_host=0): the next generation has no coordinator once this agent has ended. "
         "Let more agents coordinate, or start this one again soon");
-  if (now >= closes_at()) begin(choose_nodes(nodes_, room(), generation().has_begun() ? std::nullopt : earlier_.ended()), now);
+  if (now < closes_at()) return;
+  std::vector<NodeId> chosen = choose_nodes(nodes_, room(), generation().has_begun() ? std::nullopt : earlier_.ended());
+  leave_out_unprepared(chosen);
+  begin(chosen, now);
 }
 
 bool Round::another_may_coordinate() const {
@@ -217,6 +222,7 @@ void Round::begin(const std::vector<NodeId>& chosen, Instant now) {
       n.member = true;
       n.ready = n.owes = false;
       n.told = 0;
+      n.preparation = {};
     });
     send(node, world_of(rank, key));
   }
@@ -267,7 +273,7 @@ World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
 
 void Round::give_up(Instant now) {
   const std::optional<Instant> at = forming_.given_up_at(setup_.timeouts.join);
-  if (generation().runs() || recovery_ || !at || now < *at || nodes_.waiting() >= needed()) return;
+  if (generation().runs() || recovery_ || !at || now < *at || in_sight() >= needed()) return;
   const bool never = !generation().has_begun() && earlier_.none_is_new();
   decide(never ? exit_never_formed : exit_too_few,
          fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", nodes_.waiting(), needed(), seconds(setup_.timeouts.join),

@@ -92,8 +92,9 @@ void Round::let_in(const NodeId& id, Instant now) {
 // Lets excluded nodes in when the minimum cannot be satisfied without them: to try is better than to wait.
 void Round::let_in_needed(Instant now) {
   if (!members_are_ready()) return;
-  for (const NodeId& id : excluded_.let_in_needed(needed(), nodes_))
-    if (nodes_.waiting() < needed()) let_in(id, now);
+  const std::size_t missing = needed() - std::min<std::size_t>(nodes_.coming(), needed());
+  for (const NodeId& id : excluded_.let_in_needed(missing, nodes_))
+    if (in_sight() < needed()) let_in(id, now);
 }
 
 }  // namespace elrun::inline v0

@@ -25,6 +25,9 @@ std::vector<RoundDeadline> Round::deadlines(Instant now) const {
   } else if (terms_.are_known()) {
     row("waiting nodes", status_.next(), "they get a status message");
     row("newcomers and workers for which there is room", growth_at(), "the generation ends for them");
+    for (const NodeId& id : nodes_.preparations())
+      if (const Node& node = nodes_.at(id); node.is_preparing())
+        row("a node that starts its workers before it gets a place", prepared_by(node), "it has failed to");
     if (recovery_) row("members of another coordinator's generation", recovery_->until(), "it ends");
     if (current_.root_cause.failing())
       row("failure reports of a job that fails", current_.root_cause.failing()->until, "the verdict names the root cause");
@@ -41,8 +44,7 @@ std::vector<RoundDeadline> Round::deadlines(Instant now) const {
     row("members that cannot reach each other", current_.unreachable.judged_at(), "the generation ends");
     if (generation().is_revoked() && !members_are_ready()) row("members that end their workers", generation().return_by(), "they are lost");
     if (!generation().runs() && forming_.enough_since() && members_are_ready()) row("last call", closes_at(), "the round closes");
-    if (!generation().runs() && nodes_.waiting() < needed())
-      row("the minimum of nodes", forming_.given_up_at(limits.join), "the job fails");
+    if (!generation().runs() && in_sight() < needed()) row("the minimum of nodes", forming_.given_up_at(limits.join), "the job fails");
   }
   return rows;
 }

@@ -56,7 +56,7 @@ void Round::exclude(const NodeId& id, Instant now) {
 // The others do not satisfy the minimum any more: a bad node is better than none. But one that was lost may be on its way back, and
 // the bad node would use the restarts up meanwhile.
 std::optional<Instant> Round::lift_at() const {
-  if (generation().runs() || nodes_.waiting() >= needed()) return {};
+  if (generation().runs() || in_sight() >= needed()) return {};
   return forming_.lift_at(setup_.timeouts.join);
 }
 

@@ -169,6 +169,12 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
     n.ready = !join.resuming;
     if (!join.resuming) n.owes = false;  // it joins only when the workers of the old generation are gone
     n.told = 0;
+    n.preparation = {};
+    if (!join.resuming && join.preparedness != Preparedness::none)
+      n.preparation = {.state = join.preparedness == Preparedness::ready ? Preparation::State::done : Preparation::State::under_way,
+                       .beside = generation().id(),
+                       .since = now,
+                       .ready = now};
   });
   if (forming_.since()) status_.put_off(*forming_.since(), now);
   if (join.resuming) return claim(node, now);

@@ -67,6 +67,14 @@ StatusMessages::Reason Round::reason(Instant now) const {
     return {fmt::format("waiting for {} to end the workers of generation {}", some_of(late), to_string(generation().id())), all_by,
             "they count as lost"};
   }
+  if (nodes_.waiting() < needed() && in_sight() >= needed()) {
+    std::vector<std::string> names;
+    Instant all_by{};
+    for (const NodeId& id : nodes_.preparations())
+      if (const Node& node = nodes_.at(id); node.is_coming()) names.push_back(id.value()), all_by = std::max(all_by, prepared_by(node));
+    return {fmt::format("{} of {} nodes; waiting for workers of {} to start", nodes_.waiting(), needed(), some_of(names)), all_by,
+            "they count as failed"};
+  }
   if (nodes_.waiting() < needed())
     return {fmt::format("{} of {} nodes; {}", nodes_.waiting(), needed(), missing()), forming_.given_up_at(setup_.timeouts.join),
             "the job is given up"};
@@ -94,7 +102,8 @@ void Round::explain(Instant now) {
     const bool waits = node.stream && (node.ready || recovery_) && !(node.member && generation().runs());
     if (!waits || node.told == number) continue;
     nodes_.at(id).told = number;
-    send(node, Waiting{.why = node.excluded ? excluded_.why(node, now)
+    send(node, Waiting{.why = node.excluded         ? excluded_.why(node, now)
+                              : node.is_preparing() ? "the workers of this node start beside the others, and join when they are ready"
                               : node.join.workers == 0 && generation().runs()
                                   ? fmt::format("generation {} runs with {}; this node has no workers, it only coordinates",
                                                 to_string(generation().id()), count_of(generation().members().size(), "node"))

@@ -399,6 +399,37 @@ TEST_CASE("two agents, one killed with its workers: the other goes on to the sam
   });
 }
 
+TEST_CASE("a node that joins starts its workers first: the others train until they are ready", "[golden]") {
+  const Folder folder;
+  constexpr unsigned steps = 2500;
+  const std::string state = undisturbed(folder, steps);
+  const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+  const auto options = [&](const char* rank) {
+    return std::vector<std::string>{"--nnodes",       "1:2",  "--nproc_per_node", "2",      "--node_rank", rank,
+                                    "--rdzv_backend", "c10d", "--rdzv_endpoint",  endpoint, "--rdzv_conf", "last_call_timeout=1"};
+  };
+  const std::vector<std::string> program = gpt_arguments(folder / "text", steps, {"--zero", "0"});
+  auto first = start_held_gpt(options("0"), program);
+  REQUIRE(until(*first, "step=20 "));
+  std::vector<std::string> waits = options("1");
+  waits.insert(waits.end(),
+               {"--no_python", "/bin/sh", "-c", R"(until [ -e "$GO" ]; do sleep 0.02; done; exec "$0" "$@")", program_path("gpt")});
+  waits.insert(waits.end(), program.begin(), program.end());
+  auto second = start("elrun", waits, {{"GO", folder / "go"}});
+  REQUIRE(until(*second, "2 workers are started here meanwhile"));
+  REQUIRE(until(*first, "step=120 "));
+  CHECK(first->output().find("generation 2") == std::string::npos);
+  std::ofstream{folder / "go"}.put('1');
+  CHECK(until(*first, "world=4 "));
+  const auto [one, two] = finish_together(*first, *second);
+  INFO(tail(one.output) << "\n--- the second node\n" << tail(two.output));
+  CHECK(one.code == 0);
+  CHECK(two.code == 0);
+  CHECK(one.state == state);
+  CHECK(two.says("2 that were started meanwhile join"));
+  CHECK_FALSE(one.says("generation 3"));
+}
+
 namespace {
 
 // Two nodes with two workers each, their coordinator in a process of its own.

@@ -50,7 +50,9 @@ class Node {
           wanted = join->workers,
           words.push_back(fmt::format("join{} last {}{}{}{}", join->resuming ? " resuming" : "", join->last.number,
                                       join->seat && join->resuming ? fmt::format(" seat {}", join->seat->group_rank) : "",
-                                      join->broken ? " broken" : "",
+                                      (join->broken                                   ? " broken"
+                                       : join->preparedness == Preparedness::starting ? " preparing"
+                                                                                      : ""),
                                       join->coordinated_by ? fmt::format(" coordinated by {}", *join->coordinated_by) : ""));
         else if (std::holds_alternative<Acknowledge>(send->message))
           words.push_back(fmt::format("acknowledge {}", std::get<Acknowledge>(send->message).generation.number));
@@ -64,6 +66,7 @@ class Node {
           words.push_back(fmt::format("call {}.{}", call->worker, call->request.id));
         else if (std::holds_alternative<StoreCallerGone>(send->message)) words.push_back("caller gone");
         else if (std::holds_alternative<MoreWorkers>(send->message)) words.push_back("more");
+        else if (const auto* n = std::get_if<NotPrepared>(&send->message)) words.push_back(fmt::format("not prepared {}", n->exit_code));
         else if (const auto* u = std::get_if<PeerUnreachable>(&send->message))
           words.push_back(fmt::format("unreachable {} {}{}", u->rank, u->peer, u->is_job ? " job" : ""));
       } else if (std::holds_alternative<LookAgain>(a)) words.push_back("look again");

@@ -38,6 +38,8 @@ Join a_join() {
   join.may_coordinate = true;
   join.heartbeat = 10s;
   join.stop_grace = 300s;
+  join.prepares = true;
+  join.preparedness = Preparedness::ready;
   return join;
 }
 
@@ -137,6 +139,14 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.may_coordinate);
   CHECK(join.heartbeat == 10s);
   CHECK(join.stop_grace == 300s);
+  CHECK(join.prepares);
+  CHECK(join.preparedness == Preparedness::ready);
+  CHECK(std::get<Prepare>(there_and_back(CoordinatorMessage{Prepare{a_world()}})).beside == a_world());
+  const auto not_prepared = std::get<NotPrepared>(there_and_back(NodeMessage{NotPrepared{twelve, "exit code 3 \xff", 3, true}}));
+  CHECK(not_prepared.beside == twelve);
+  CHECK(not_prepared.what == "exit code 3 \xff");
+  CHECK(not_prepared.exit_code == 3);
+  CHECK(not_prepared.before_session);
   CHECK(std::get<World>(there_and_back(CoordinatorMessage{a_world()})) == a_world());
 
   there_and_back(NodeMessage{NodeAlive{}});
@@ -154,7 +164,8 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(std::get<WorkerFailed>(there_and_back(NodeMessage{WorkerFailed{twelve, 3, 1, "exit code 1", true, 0s, {}, 6}})).rank == 6);
   CHECK(std::get<MoreWorkers>(there_and_back(NodeMessage{MoreWorkers{twelve, 3}})).generation == twelve);
   CHECK(std::get<MoreWorkers>(there_and_back(NodeMessage{MoreWorkers{twelve, 3}})).count == 3);
-  CHECK(std::get<WorkersAreJob>(there_and_back(NodeMessage{WorkersAreJob{twelve}})).generation == twelve);
+  CHECK(std::get<WorkersAreJob>(there_and_back(NodeMessage{WorkersAreJob{twelve, true}})).generation == twelve);
+  CHECK(std::get<WorkersAreJob>(there_and_back(NodeMessage{WorkersAreJob{twelve, true}})).stays);
   const auto unreachable = std::get<PeerUnreachable>(there_and_back(NodeMessage{PeerUnreachable{twelve, 3, 5, true, "no answer"}}));
   CHECK(unreachable.generation == twelve);
   CHECK(unreachable.rank == 3);
@@ -376,9 +387,10 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
       {StoreCallerGone{5}, {}},
       {VerdictReceived{}, {}},
       {MoreWorkers{twelve}, {1}},
-      {WorkersAreJob{twelve}, {1}},
+      {WorkersAreJob{twelve, true}, {1}},
       {PeerUnreachable{twelve, 3, 5, true, "why"}, {1}},
-      {WorkersStarting{twelve, 3, 2, 15s, true, true}, {1}}};
+      {WorkersStarting{twelve, 3, 2, 15s, true, true}, {1}},
+      {NotPrepared{twelve, "exit code 3", 3, true}, {1}}};
   for (const auto& [message, within] : to_coordinator) {
     CAPTURE(message.index());
     const auto understood = node_message_from_bytes(from_a_later_version(to_wire_bytes(message), within));
@@ -393,7 +405,8 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
                                                                              {Revoke{twelve, why, EndCause::loss}, {1, 2}},
                                                                              {Resumed{twelve, true, 2}, {1}},
                                                                              {Verdict{3, "report", {}}, {}},
-                                                                             {StoreResult{1, StoreReply{.id = 8}}, {}}};
+                                                                             {StoreResult{1, StoreReply{.id = 8}}, {}},
+                                                                             {Prepare{a_world()}, {1}}};
   for (const auto& [message, within] : to_node) {
     CAPTURE(message.index());
     const auto understood = coordinator_message_from_bytes(from_a_later_version(to_wire_bytes(message), within));

@@ -238,6 +238,7 @@ void Simulation::perform(ProcessId id, const launcher::Send& a) {
     whole.confirms_verdict = whole.may_coordinate = true;
     whole.heartbeat = profile_.timeouts.heartbeat;
     whole.stop_grace = profile_.timeouts.stop_grace;
+    whole.prepares = profile_.agents_prepare;
     message = std::move(whole);
   }
   if (traced_ && !std::holds_alternative<StoreCall>(message)) tell("{} says {}", name(id), words(message));

@@ -182,7 +182,7 @@ void Simulation::heal() {
   // Some of the lost never return, where the job can go on without them.
   const bool enough = nodes_alive() >= profile_.round.nodes_min;
   for (Slot slot = 0; slot < nodes_.size(); ++slot)
-    if (!nodes_[slot].left && !(profile_.stuck_node && slot + 1 == profile_.nodes) &&
+    if (!nodes_[slot].left && !((profile_.stuck_node || profile_.bad_node) && slot + 1 == profile_.nodes) &&
         ((profile_.hosted && slot == 0) || !enough || rng_.chance(0.5)))
       happen_after(random(2s), {}, AgentArrives{slot});
 }

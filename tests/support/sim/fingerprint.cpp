@@ -74,7 +74,7 @@ void Fingerprint::add(const WakeUp& wake_up) {
 }
 
 void Fingerprint::add(const NodeTable& table) {
-  const auto& [streams, nodes, waiting, late, connected, observers, newcomers, broken, silences] = table;
+  const auto& [streams, nodes, waiting, coming, late, connected, observers, newcomers, preparations, broken, silences] = table;
   all(streams, nodes);
 }
 
@@ -211,8 +211,8 @@ void Fingerprint::add(const launcher::RecoveryTime& recovery) {
 
 void Fingerprint::add(const launcher::Supervisor& supervisor) {
   const auto& [options, now, actions, judged, phase, generation, job, workers, line, calls, deadlines, stall, hangs, departure, stop,
-               successors] = supervisor;  // hangs are not looked for in this world
-  all(phase, generation, job, workers, line, calls, deadlines, stall, departure, stop, successors);
+               successors, preparation] = supervisor;  // hangs are not looked for in this world
+  all(phase, generation, job, workers, line, calls, deadlines, stall, departure, stop, successors, preparation);
 }
 
 void Fingerprint::add(const launcher::SuccessorWait& successors) {

@@ -169,7 +169,7 @@ void Simulation::program_is_gone(ProcessId id) {
   const auto program = programs_.find(id);
   if (program == programs_.end()) return;
   const Membership& place = program->second->place().membership;
-  if (hosts_[process(id).host])
+  if (hosts_[process(id).host] && !workers_.at(id).stay.pending)  // which has no peers
     for (const auto& [peer, other] : programs_)
       if (peer != id && process(peer).alive && other->place().membership.generation == place.generation && hosts_[process(peer).host])
         happen(peer_arrival(id, peer), peer, PeerLost{place.generation, 0, place.rank.value()}, between(id, peer, place.generation));

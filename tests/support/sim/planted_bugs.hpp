@@ -9,54 +9,56 @@
 #include <string>
 #include <string_view>
 
-#define ELRUN_SIM_BUGS(bug)                                                                                                                                   \
-  bug(torchrun_d1_replacement_gets_no_address, "D1: whoever joins a running job learns no master address") bug(                                               \
-      torchrun_d2_split_brain,                                                                                                                                \
-      "D2: members of one generation are told different masters") bug(torchrun_d3_stale_keys,                                                                 \
-                                                                      "D3: keys of a generation outlive it, and the next one reads them")                     \
-      bug(torchrun_d5_store_loss_kills_workers, "D5: the loss of the coordinator's line ends the workers") bug(                                               \
-          torchrun_d6_lost_node_unnoticed, "D6: the silence of a node means nothing") bug(torchrun_d14_spare_fails,                                           \
-                                                                                          "D14: a spare fails when the job succeeds")                         \
-          bug(torchrun_d18_others_go_on, "D18: a job that failed ends on the node where it failed, and runs on elsewhere") bug(                               \
-              forms_before_acknowledged, "the next generation begins while a member may still act for the last one")                                          \
-              bug(acknowledges_before_the_end, "a node acknowledges the end of a generation while its workers still run") bug(                                \
-                  generation_number_reused, "a generation that was revoked gives its number to the next one")                                                 \
-                  bug(floor_not_raised, "a fresh coordinator begins below the generations that its nodes have heard of") bug(                                 \
-                      oversubscription_is_an_error,                                                                                                           \
-                      "a node that finds the world full is refused") bug(spare_never_used, "a spare stays one when a member is lost")                         \
-                      bug(base_ranks_overlap, "two nodes of one world have ranks in common") bug(                                                             \
-                          fresh_coordinator_ends_what_runs, "a fresh coordinator ends the generation that its nodes are running")                             \
-                          bug(replaced_incarnation_returns, "an incarnation that was replaced is let in again and throws its successor out") bug(             \
-                              no_grace_to_reconnect, "a broken stream is a lost node, at once")                                                               \
-                              bug(done_is_not_reported_again, "that the workers are done is lost with the stream on which it was said") bug(                  \
-                                  store_serves_stale_generation,                                                                                              \
-                                  "the store serves calls of a generation that is over") bug(barrier_opens_early,                                             \
-                                                                                             "a barrier opens with one caller missing")                       \
-                                  bug(add_repeated_after_reconnect, "an add whose answer was lost is sent again") bug(                                        \
-                                      waiter_not_woken, "a caller that waits for a key sleeps on when the key appears")                                       \
-                                      bug(forgotten_caller_counts, "a caller that is gone still counts in a barrier") bug(                                    \
-                                          coordinator_blames_nodes_for_its_nap,                                                                               \
-                                          "a coordinator that was paused takes its own silence for that of its nodes")                                        \
-                                          bug(fresh_store_is_empty, "the store of a fresh coordinator lacks what was put there before") bug(                  \
-                                              kill_deadline_forgotten, "a worker that does not end when asked is waited for without end")                     \
-                                              bug(others_are_not_waited_for,                                                                                  \
-                                                  "a fresh coordinator that misses the node of the one before waits for no other node either")                \
-                                                  bug(stepped_down_is_not_waited_for,                                                                         \
-                                                      "an elected coordinator that steps down counts as lost with its node")                                  \
-                                                      bug(verdict_is_not_confirmed,                                                                           \
-                                                          "a stream that ends after the verdict counts as one on which it was read")                          \
-                                                          bug(staying_is_not_acknowledged,                                                                    \
-                                                              "a node acknowledges the end of a generation before a worker that stays has")                   \
-                                                              bug(coming_is_not_waited_for,                                                                   \
-                                                                  "a worker that is coming is told a place in a world that counts without it")                \
-                                                                  bug(ready_is_forgotten,                                                                     \
-                                                                      "that a worker is ready is forgotten when it says so while its node has no generation") \
-                                                                      bug(bad_node_ends_the_job,                                                              \
-                                                                          "a node whose workers die before their session uses up the restarts of the job")    \
-                                                                          bug(stuck_start_is_waited_for,                                                      \
-                                                                              "a node whose workers never join the world is waited for without end")          \
-                                                                              bug(late_guard_is_believed,                                                     \
-                                                                                  "what a guard says of an agent that was replaced costs its successor its place")
+#define ELRUN_SIM_BUGS(bug)                                                                                                                                        \
+  bug(torchrun_d1_replacement_gets_no_address, "D1: whoever joins a running job learns no master address") bug(                                                    \
+      torchrun_d2_split_brain,                                                                                                                                     \
+      "D2: members of one generation are told different masters") bug(torchrun_d3_stale_keys,                                                                      \
+                                                                      "D3: keys of a generation outlive it, and the next one reads them")                          \
+      bug(torchrun_d5_store_loss_kills_workers, "D5: the loss of the coordinator's line ends the workers") bug(                                                    \
+          torchrun_d6_lost_node_unnoticed, "D6: the silence of a node means nothing") bug(torchrun_d14_spare_fails,                                                \
+                                                                                          "D14: a spare fails when the job succeeds")                              \
+          bug(torchrun_d18_others_go_on, "D18: a job that failed ends on the node where it failed, and runs on elsewhere") bug(                                    \
+              forms_before_acknowledged, "the next generation begins while a member may still act for the last one")                                               \
+              bug(acknowledges_before_the_end, "a node acknowledges the end of a generation while its workers still run") bug(                                     \
+                  generation_number_reused, "a generation that was revoked gives its number to the next one")                                                      \
+                  bug(floor_not_raised, "a fresh coordinator begins below the generations that its nodes have heard of") bug(                                      \
+                      oversubscription_is_an_error,                                                                                                                \
+                      "a node that finds the world full is refused") bug(spare_never_used, "a spare stays one when a member is lost")                              \
+                      bug(base_ranks_overlap, "two nodes of one world have ranks in common") bug(                                                                  \
+                          fresh_coordinator_ends_what_runs, "a fresh coordinator ends the generation that its nodes are running")                                  \
+                          bug(replaced_incarnation_returns, "an incarnation that was replaced is let in again and throws its successor out") bug(                  \
+                              no_grace_to_reconnect, "a broken stream is a lost node, at once")                                                                    \
+                              bug(done_is_not_reported_again, "that the workers are done is lost with the stream on which it was said") bug(                       \
+                                  store_serves_stale_generation,                                                                                                   \
+                                  "the store serves calls of a generation that is over") bug(barrier_opens_early,                                                  \
+                                                                                             "a barrier opens with one caller missing")                            \
+                                  bug(add_repeated_after_reconnect, "an add whose answer was lost is sent again") bug(                                             \
+                                      waiter_not_woken, "a caller that waits for a key sleeps on when the key appears")                                            \
+                                      bug(forgotten_caller_counts, "a caller that is gone still counts in a barrier") bug(                                         \
+                                          coordinator_blames_nodes_for_its_nap,                                                                                    \
+                                          "a coordinator that was paused takes its own silence for that of its nodes")                                             \
+                                          bug(fresh_store_is_empty, "the store of a fresh coordinator lacks what was put there before") bug(                       \
+                                              kill_deadline_forgotten, "a worker that does not end when asked is waited for without end")                          \
+                                              bug(others_are_not_waited_for,                                                                                       \
+                                                  "a fresh coordinator that misses the node of the one before waits for no other node either")                     \
+                                                  bug(stepped_down_is_not_waited_for,                                                                              \
+                                                      "an elected coordinator that steps down counts as lost with its node")                                       \
+                                                      bug(verdict_is_not_confirmed,                                                                                \
+                                                          "a stream that ends after the verdict counts as one on which it was read")                               \
+                                                          bug(staying_is_not_acknowledged,                                                                         \
+                                                              "a node acknowledges the end of a generation before a worker that stays has")                        \
+                                                              bug(coming_is_not_waited_for,                                                                        \
+                                                                  "a worker that is coming is told a place in a world that counts without it")                     \
+                                                                  bug(ready_is_forgotten,                                                                          \
+                                                                      "that a worker is ready is forgotten when it says so while its node has no generation")      \
+                                                                      bug(bad_node_ends_the_job,                                                                   \
+                                                                          "a node whose workers die before their session uses up the restarts of the job")         \
+                                                                          bug(stuck_start_is_waited_for,                                                           \
+                                                                              "a node whose workers never join the world is waited for without end")               \
+                                                                              bug(late_guard_is_believed,                                                          \
+                                                                                  "what a guard says of an agent that was replaced costs its successor its place") \
+                                                                                  bug(newcomers_are_waited_for,                                                    \
+                                                                                      "a newcomer gets its place before its workers are started, and the others wait for them")
 
 // Of the step commit, which only workers with real Jobs have.
 #define ELRUN_SIM_JOB_BUGS(bug)                                                                                                 \

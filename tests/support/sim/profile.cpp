@@ -59,6 +59,7 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   if (Rng starts{seed ^ 0x94d049bb133111ebu}; starts.chance(0.3)) p.starts_within = ms_of(starts, 5'000, 30'000);
 
   // Of their own as well.
+  p.agents_prepare = Rng{seed ^ 0xff51afd7ed558ccdu}.chance(0.6);
   p.taken_over = p.hosted && Rng{seed ^ 0x165667b19e3779f9u}.chance(0.5);
   p.elected = p.taken_over && Rng{seed ^ 0x27d4eb2f165667c5u}.chance(0.5);
 
@@ -97,6 +98,7 @@ Profile profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
     if (p.bad_node || p.stuck_node) p.wedged_workers = 0;  // a node that cannot end its workers leaves the others below the minimum
     if (p.stuck_node) p.harmless = false, p.timeouts.session = 20s;
     if (p.bad_node) p.last_arrives = p.arrive_within + p.round.last_call + 500ms;  // the others are a world by then
+    if (p.bad_node && p.agents_prepare) p.last_arrives += 4 * p.spawn;             // and known as a Job
     return p;
   }
   p.worker_faults = rng.chance(0.3);

@@ -79,10 +79,11 @@ struct Profile {
   Duration starts_within = 2s;                    ///< A program that was started beside a generation, until it is ready for its place
   double older_workers = 0.2;                     ///< This part of those has a libelrun that does not tell
   static constexpr Duration ready_at_most = 15s;  ///< So long may one wait that is ready, where a generation runs undisturbed
-  bool hosted = false;      ///< The first node's agent hosts the coordinator; else it has a process and host of its own
-  bool taken_over = false;  ///< Hosted: when the coordinator's process is gone, another agent hosts; else the first node's successor
-  bool elected = false;     ///< Taken over: a coordinator may step down, and its agent lives on
-  bool ledger = false;      ///< What began is on record (etcd, a fence): a fresh coordinator starts above it
+  bool agents_prepare = true;  ///< Their nodes start their workers before they have a place (`Prepare`). Earlier versions do not.
+  bool hosted = false;         ///< The first node's agent hosts the coordinator; else it has a process and host of its own
+  bool taken_over = false;     ///< Hosted: when the coordinator's process is gone, another agent hosts; else the first node's successor
+  bool elected = false;        ///< Taken over: a coordinator may step down, and its agent lives on
+  bool ledger = false;         ///< What began is on record (etcd, a fence): a fresh coordinator starts above it
   Duration delay_min = 100us, delay_spread = 1ms;
   double slow_messages = 0;  ///< This part of all takes a hundred times as long
   Duration spawn = 50ms;     ///< From Spawn to the first word of a worker, up to twice

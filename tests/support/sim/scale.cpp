@@ -44,10 +44,11 @@ std::uint64_t heap_bytes(const T& value) {
 }
 
 constexpr std::array<std::string_view, std::variant_size_v<NodeMessage>> from_nodes_names = {
-    "Join",      "NodeAlive",       "Acknowledge",     "WorkerFailed", "WorkersDone",   "JobFinished",     "Progress",        "Leave",
-    "StoreCall", "StoreCallerGone", "VerdictReceived", "MoreWorkers",  "WorkersAreJob", "PeerUnreachable", "WorkersStarting", "AgentEnded"};
+    "Join",          "NodeAlive",       "Acknowledge",     "WorkerFailed",    "WorkersDone",     "JobFinished",
+    "Progress",      "Leave",           "StoreCall",       "StoreCallerGone", "VerdictReceived", "MoreWorkers",
+    "WorkersAreJob", "PeerUnreachable", "WorkersStarting", "AgentEnded",      "NotPrepared"};
 constexpr std::array<std::string_view, std::variant_size_v<CoordinatorMessage>> to_nodes_names = {
-    "Refused", "Waiting", "World", "Revoke", "Resumed", "Verdict", "StoreResult"};
+    "Refused", "Waiting", "World", "Revoke", "Resumed", "Verdict", "StoreResult", "Prepare"};
 
 template <class Variant, class Message, std::size_t at = 0>
 constexpr std::size_t index_of() {

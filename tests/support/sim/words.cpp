@@ -6,7 +6,10 @@ namespace elrun::sim {
 namespace {
 
 std::string of(const Join& m) {
-  return fmt::format("Join (last {}{}{})", to_string(m.last), m.resuming ? ", resuming" : "",
+  return fmt::format("Join (last {}{}{}{})", to_string(m.last), m.resuming ? ", resuming" : "",
+                     m.preparedness == Preparedness::starting ? ", preparing"
+                     : m.preparedness == Preparedness::ready  ? ", prepared"
+                                                              : "",
                      m.seat && m.resuming ? m.broken ? " its seat, broken" : " its seat" : "");
 }
 std::string of(const NodeAlive&) { return "NodeAlive"; }
@@ -30,6 +33,7 @@ std::string of(const WorkersStarting& m) {
 }
 std::string of(const AgentEnded& m) { return fmt::format("AgentEnded {} (last {})", m.who.node.value(), to_string(m.last)); }
 std::string of(const MoreWorkers& m) { return fmt::format("MoreWorkers {}", to_string(m.generation)); }
+std::string of(const NotPrepared& m) { return fmt::format("NotPrepared {}: {}", to_string(m.beside), m.what); }
 std::string of(const Refused& m) { return "Refused: " + m.failure.what; }
 std::string of(const Waiting& m) { return "Waiting: " + m.why; }
 std::string of(const World& m) {
@@ -39,6 +43,9 @@ std::string of(const World& m) {
 }
 std::string of(const Revoke& m) { return fmt::format("Revoke {}: {}", to_string(m.generation), m.why.what); }
 std::string of(const Resumed& m) { return fmt::format("Resumed {}{}", to_string(m.generation), m.fresh ? " by a fresh coordinator" : ""); }
+std::string of(const Prepare& m) {
+  return fmt::format("Prepare beside {}: ranks from {}", to_string(m.beside.generation), m.beside.seat.base_rank);
+}
 std::string of(const Verdict& m) { return fmt::format("Verdict {}{}{}", m.exit_code, m.report.empty() ? "" : ": ", m.report); }
 std::string of(const StoreResult& m) {
   return fmt::format("StoreResult {} for worker#{}{}", m.reply.id, m.worker, m.reply.ok ? "" : ": " + m.reply.what);

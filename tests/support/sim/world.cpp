@@ -34,6 +34,7 @@ Simulation::Simulation(Profile profile, bool traced)
       guards_{profile_.seed ^ 0x60642e2a34326f15u} {
   std::get<FaultsStayLocal>(checkers_.all).harmless = profile_.harmless;
   std::get<BadNodeHarmsItself>(checkers_.all).only_that = profile_.bad_node || profile_.stuck_node;
+  std::get<BadNodeHarmsItself>(checkers_.all).nodes_prepare = profile_.agents_prepare && profile_.stays;
   std::get<SurvivorsStayTogether>(checkers_.all).others_are_back_at_once = profile_.only_hosts_end;
   std::get<WorldFits>(checkers_.all).nodes_min = profile_.round.nodes_min;
   std::get<WorldFits>(checkers_.all).nodes_max = profile_.round.nodes_max;

@@ -2,6 +2,7 @@
 
 #include "lib/base/planted.hpp"
 #include "lib/job/declare/sampler.hpp"
+#include "lib/job/fp_environment.hpp"
 #include "lib/job/job_impl.hpp"
 
 namespace elrun::inline v0 {
@@ -45,8 +46,13 @@ void SlotLoop::close_slot() {
   if (audit.end_slot()) return;
   job_.votes.set_slot(job_.step.slot(), job_.slot.loss(), job_.slot.tokens());
   if (job_.slot.loss_to_come()) job_.losses_to_come.push_back(job_.step.slot());
-  if (job_.is_per_slot()) job_.scopes.finish_leaves(ended, job_.step.own_slot());
-  else job_.reducer.end_slot(job_.step.slot());
+  if (job_.is_per_slot()) {
+    job_.scopes.finish_leaves(ended, job_.step.own_slot());
+  } else {
+    // The program may have a mode of its own around its loop, and which sums are made here follows from the world.
+    const DefaultFpEnvironment as_anywhere;
+    job_.reducer.end_slot(job_.step.slot());
+  }
   if (!job_.rounds.in_phases() || job_.rounds.end_slot(ended)) job_.step.end_slot();
 }
 

@@ -5,6 +5,7 @@
 #include "lib/job/declare/assign.hpp"
 #include "lib/job/declare/sampler.hpp"
 #include "lib/job/evaluate/evaluation.hpp"
+#include "lib/job/fp_environment.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -41,7 +42,10 @@ Evaluation EvaluationPass::run(std::uint64_t count, const std::function<void(Slo
   job_.program_timeout.begin_slots();
   job_.times.together(job_.host.clock.now(), job_.world.exchanged());
   if (!parts.ok() || forward == nullptr) return {};
-  auto result = fold_evaluation(count, job_.plan().micro_batch, by_rank, *parts, job_.world.rank());
+  auto result = [&] {
+    const DefaultFpEnvironment as_anywhere;  // nobody has asked for the program's mode
+    return fold_evaluation(count, job_.plan().micro_batch, by_rank, *parts, job_.world.rank());
+  }();
   if (result.ok()) return std::move(result).value();
   if (result.failure().code == Code::mismatch) throw Error{std::move(result).failure()};
   job_.world.end(result.failure());

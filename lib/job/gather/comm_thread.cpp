@@ -1,9 +1,9 @@
 #include "lib/job/gather/comm_thread.hpp"
 
-#include <cfenv>
 #include <exception>
 
 #include "lib/base/quiet_thread.hpp"
+#include "lib/job/fp_environment.hpp"
 
 namespace elrun::inline v0 {
 
@@ -55,11 +55,9 @@ void CommThread::round(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   std::optional<Heard> heard;
   std::exception_ptr thrown;
-  // What is folded has the same bits on either thread, whatever a slot told the job's; which of them folds is chance.
-  std::fenv_t threads_own;
-  std::fegetenv(&threads_own);
-  std::fesetenv(FE_DFL_ENV);
   try {
+    // What is folded has the same bits on either thread, whatever a slot told the job's; which of them folds is chance.
+    const DefaultFpEnvironment as_anywhere;
     heard = tasks_.round(mine);
   } catch (const std::exception& error) {
     // The others hear of it now, not when this rank's program comes to its next call.
@@ -68,7 +66,6 @@ void CommThread::round(std::unique_lock<std::mutex>& lock) {
   } catch (...) {  // how tests end a process here: without a word to anybody
     thrown = std::current_exception();
   }
-  std::fesetenv(&threads_own);
   lock.lock();
   under_way_ = false;
   thrown_ = std::move(thrown);

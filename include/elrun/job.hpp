@@ -377,7 +377,8 @@ class ELRUN_API Job {
   /// Declares a unit. Throws Error (`invalid_argument`) before `configure` and after `seal`; names that are used twice are told by `seal`. Names are unique; the order of declaration is the order in the state hash and the checkpoint.
   Unit unit(std::string_view name);
   /// Small host state that is rolled with the step: `value` is restored before `restore()` returns and saved with every
-  /// checkpoint. Registered before `restore()`; lives as long as the job. Throws Error (`invalid_argument`) before `configure`, after `restore`, for a name
+  /// checkpoint. Registered before `restore()`; lives until the program returns. (A worker that joins after that, in a job that asks for no step, gets what it was
+  /// after `restore()`.) Throws Error (`invalid_argument`) before `configure`, after `restore`, for a name
   /// that was used before, and beyond 64 MB in all: a worker that joins gets all of it in one piece.
   template <class T>
   requires std::is_trivially_copyable_v<T>

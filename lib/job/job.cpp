@@ -86,6 +86,7 @@ Restored Job::Impl::restore() {
   }
   parts.held.restored(parts.recovery.somebody_runs());
   parts.initial_values.allow(!parts.held.is_found());
+  parts.variables.keep();
   if (parts.decided.applied() > parts.plan().steps && parts.world.leads())
     parts.host.log.warning(fmt::format("the checkpoint is at step {}, the plan asks for {}: nothing is left to do", parts.decided.applied(),
                                        parts.plan().steps));
@@ -227,6 +228,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     keep_current(job_host.device);  // for the program's own kernels
     try {
       program(job);
+      job.impl_->parts.variables.detach();  // they were the program's, which is gone
       job.impl_->end.program_returned();
     } catch (const std::exception& e) {
       const auto* const error = dynamic_cast<const Error*>(&e);

@@ -43,14 +43,15 @@ struct MemberKilled {};
 class ElasticWorld {
  public:
   /// `nodes`: of each member, in the order in which they are born, the number of its node; else all are on one.
-  /// `arrays`: makes the memory of a member's arrays, on a device; else they lie in the host's. `device_groups`: as JobHost's.
+  /// `arrays`: makes the memory of a member's arrays, on a device; else they lie in the host's. `device_groups`, `must_end`: as JobHost's.
   ElasticWorld(std::uint32_t members, std::vector<Fate> fates, Program program, std::vector<std::uint32_t> nodes = {},
-               std::function<std::unique_ptr<Memory>()> arrays = {}, DeviceGroups device_groups = {})
+               std::function<std::unique_ptr<Memory>()> arrays = {}, DeviceGroups device_groups = {}, bool must_end = false)
       : fates_{fates.begin(), fates.end()},
         program_{std::move(program)},
         nodes_{std::move(nodes)},
         arrays_{std::move(arrays)},
-        device_groups_{std::move(device_groups)} {
+        device_groups_{std::move(device_groups)},
+        must_end_{must_end} {
     const std::lock_guard lock{mutex_};
     for (std::uint32_t i = 0; i < members; ++i) add_member();
     form();
@@ -265,7 +266,8 @@ class ElasticWorld {
                         .device_groups = device_groups_,
                         .share = SharedBuffer::make,
                         .device = arrays ? arrays->device() : Device{},
-                        .arrays = arrays.get()},
+                        .arrays = arrays.get(),
+                        .must_end = must_end_},
                        [&](Job& job) { program_(job, result); });
     } catch (const MemberKilled&) {
       gone(person, true);
@@ -395,6 +397,7 @@ class ElasticWorld {
   const std::vector<std::uint32_t> nodes_;
   const std::function<std::unique_ptr<Memory>()> arrays_;
   const DeviceGroups device_groups_;
+  const bool must_end_;
   std::deque<std::unique_ptr<Person>> people_;
   std::deque<Member> results_;
   std::vector<std::string> lines_;

@@ -486,4 +486,67 @@ TEST_CASE("a program that runs again keeps the evaluation that another member di
   CHECK(ran_again > 0);
 }
 
+TEST_CASE("host state of a program that has returned without a step is not touched when the world changes", "[job][elastic]") {
+  const TemporaryDirectory root;
+  struct Variable {
+    std::uint64_t value = 0, restored = 0;
+    bool is_gone = false;
+  };
+  std::mutex mutex;
+  std::deque<Variable> variables;  // of each run of the program: stands for what is a local variable elsewhere
+  const auto look = [&](const Plan& plan, const CheckpointOptions& checkpoint, std::uint64_t first) {
+    return [&, plan, checkpoint, first](Job& job, Member&) {
+      Variable& mine = [&]() -> Variable& {
+        const std::lock_guard lock{mutex};
+        return variables.emplace_back();
+      }();
+      job.configure(plan, checkpoint);
+      Unit unit = job.unit("layer");
+      (void)unit.tensor<float>("weight", {3001});
+      mine.value = first;
+      job.state("value", mine.value);
+      job.seal();
+      (void)job.restore();
+      mine.restored = mine.value;
+      (void)job.evaluate(10, [](Slot& slot) { slot.report(1, 1); });
+      mine.value = 7, mine.is_gone = true;  // the program is over, and something else has this memory
+    };
+  };
+  for (const bool goes_back : {false, true}) {
+    CheckpointOptions checkpoint;
+    if (goes_back) {  // the state is lost with a member, so all load it, and host state with it
+      checkpoint.directory = root.path();
+      const auto saved = run_world({.world = 3}, [&](Job& job, Member& me) {
+        job.configure(toy_plan(1), checkpoint);
+        (void)job.unit("layer").tensor<float>("weight", {3001});
+        std::uint64_t value = 42;
+        job.state("value", value);
+        job.seal();
+        (void)job.restore();
+        while (auto step = job.next_step()) {
+          for (Slot& slot : step->slots()) slot.report(1, 1);
+          (void)step->apply(toy_adamw, {.lr = 0.1f});
+        }
+        me.outcome = job.outcome();
+      });
+      REQUIRE(saved[0].outcome.has_value());
+    }
+    std::uint64_t at = 0, generations = 2;
+    for (; generations > 1 && at < 100; ++at) {
+      INFO((goes_back ? "goes back, " : "") << "dies at " << at);
+      variables.clear();
+      ElasticWorld world{3,   {{Fate::Kind::dies, 1, at}}, look(toy_plan(goes_back ? 1 : 0), checkpoint, goes_back ? 1 : 42), {}, {}, {},
+                         true};
+      for (const Member& m : world.wait()) CHECK_FALSE(m.failure.has_value());
+      generations = world.generations();
+      for (const Variable& v : variables) {
+        CHECK((v.value == 7 || !v.is_gone));
+        CHECK((v.restored == 42 || v.restored == 0));  // 0: it was killed before
+      }
+    }
+    CHECK(at > 5);
+    CHECK(generations == 1);
+  }
+}
+
 }  // namespace elrun::test

@@ -33,6 +33,32 @@ TEST_CASE("variables are put back to what they were when they were kept", "[host
   CHECK(best == 0.5);
 }
 
+TEST_CASE("once the program has returned, its memory is neither read nor written", "[host_state]") {
+  HostVariables variables;
+  int value = 42;
+  variables.add("value", bytes_of(value));
+  variables.keep();
+  variables.detach();
+  value = 7;  // what has the memory now
+  const auto now = [&] {
+    std::vector<Aux> aux;
+    variables.append_to(aux);
+    return aux;
+  };
+  std::vector<Aux> aux = now();
+  CHECK(ByteReader{aux[0].bytes}.get<int>() == 42);
+  aux[0].bytes[0] = std::byte{43};
+  variables.load(aux);
+  CHECK(now() == aux);
+  variables.put_back();
+  CHECK(ByteReader{now()[0].bytes}.get<int>() == 42);
+  variables.load(aux);
+  variables.keep();
+  variables.put_back();
+  CHECK(now() == aux);
+  CHECK(value == 7);
+}
+
 TEST_CASE("a name that no checkpoint could hold is refused when it is registered, and so is one variable too many", "[host_state]") {
   int value = 0;
   HostVariables variables;

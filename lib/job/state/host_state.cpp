@@ -74,6 +74,14 @@ void HostVariables::put_back() {
   for (const Variable& v : variables_) std::ranges::copy(v.kept, v.bytes.begin());
 }
 
+void HostVariables::detach() {
+  for (Variable& v : variables_) {
+    v.own = v.kept;
+    v.own.resize(v.bytes.size());  // before restore() nothing was kept, and nobody asks
+    v.bytes = v.own;
+  }
+}
+
 std::vector<Aux> HostVariables::kept() const {
   std::vector<Aux> out;
   for (const Variable& v : variables_) out.push_back({v.name, v.kept});

@@ -17,7 +17,7 @@
 
 namespace elrun::inline v0 {
 
-/// The variables that the program registered. Their memory is the program's, and outlives this object. Called by the job's thread.
+/// The variables that the program registered. Their memory is the program's, until `detach`. Called by the job's thread.
 class HostVariables {
  public:
   /// Bytes of all variables, with what goes along with each of them: they travel to a newcomer in one piece, and memory for it is asked for at once.
@@ -32,6 +32,8 @@ class HostVariables {
   void keep();
   /// Sets them to what they were at the last `keep`.
   void put_back();
+  /// The program has returned, and its memory may be somebody else's: from now on the variables are this object's own, with what they were at the last `keep`.
+  void detach();
   /// What they were at the last `keep`, by name.
   [[nodiscard]] std::vector<Aux> kept() const;
   /// What `kept` of the program's run before this one returned, for `take_inherited`.
@@ -48,6 +50,7 @@ class HostVariables {
     std::string name;
     std::span<std::byte> bytes;
     std::vector<std::byte> kept;
+    std::vector<std::byte> own{};  // what `bytes` is of, once the program's memory is gone
   };
   std::vector<Variable> variables_;
   std::uint64_t bytes_ = 0;

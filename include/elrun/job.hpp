@@ -291,8 +291,8 @@ class ELRUN_API Step {
  private:
   friend class Job;
   Step(void* impl, std::uint64_t number) : impl_{impl}, number_{number} {}
-  Slot* first_slot();
-  Slot* next_slot();
+  static Slot* first_slot(void* impl);
+  static Slot* next_slot(void* impl);
   void* impl_;
   std::uint64_t number_;
 };
@@ -305,7 +305,7 @@ class Step::Slots {
     using difference_type = std::ptrdiff_t;
     Slot& operator*() const { return *slot_; }
     iterator& operator++() {
-      slot_ = step_->next_slot();
+      slot_ = next_slot(impl_);
       return *this;
     }
     void operator++(int) { ++*this; }
@@ -313,17 +313,17 @@ class Step::Slots {
 
    private:
     friend class Slots;
-    explicit iterator(Step* step) : step_{step}, slot_{step->first_slot()} {}
-    Step* step_;
+    explicit iterator(void* impl) : impl_{impl}, slot_{first_slot(impl)} {}
+    void* impl_;
     Slot* slot_;
   };
-  [[nodiscard]] iterator begin() { return iterator{step_}; }
+  [[nodiscard]] iterator begin() { return iterator{impl_}; }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
  private:
   friend class Step;
-  explicit Slots(Step* step) : step_{step} {}
-  Step* step_;
+  explicit Slots(void* impl) : impl_{impl} {}
+  void* impl_;  // and no Step: in `for (auto& slot : job.next_step()->slots())` that is gone when the loop begins
 };
 
 /// What `Job::restore` came to.

@@ -84,9 +84,9 @@ bool Slot::revoked() const { return static_cast<const Job::Impl*>(impl_)->slots.
 
 Step::Slots Step::slots() {
   static_cast<Job::Impl*>(impl_)->slots.take();
-  return Slots{this};
+  return Slots{impl_};
 }
-Slot* Step::first_slot() { return static_cast<Job::Impl*>(impl_)->slots.first_slot(); }
-Slot* Step::next_slot() { return static_cast<Job::Impl*>(impl_)->slots.next_slot(); }
+Slot* Step::first_slot(void* impl) { return static_cast<Job::Impl*>(impl)->slots.first_slot(); }
+Slot* Step::next_slot(void* impl) { return static_cast<Job::Impl*>(impl)->slots.next_slot(); }
 
 }  // namespace elrun::inline v0

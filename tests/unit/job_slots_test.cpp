@@ -95,6 +95,21 @@ TEST_CASE("an evaluation of 9 samples in slots of 2 is their mean, with one valu
       }
 }
 
+TEST_CASE("a loop over slots goes on when its step is gone, as in a loop over job.next_step()->slots()", "[job]") {
+  std::uint32_t slots = 0;
+  const auto members = run_world({}, [&](Job& job, Member&) {
+    Small s{job};
+    alignas(Step) std::array<std::byte, sizeof(Step)> memory{};
+    Step* const step = std::construct_at(reinterpret_cast<Step*>(memory.data()), *job.next_step());
+    Step::Slots loop = step->slots();
+    std::destroy_at(step);
+    memory.fill(std::byte{0xff});
+    for (Slot& slot : loop) slot.report(1, 1), ++slots;
+  });
+  CHECK_FALSE(members[0].failure.has_value());
+  CHECK(slots == 8);
+}
+
 TEST_CASE("a mean over tokens weighs slots by what they report, and one without tokens not at all", "[job]") {
   const auto members = run_world({.world = 2}, [](Job& job, Member&) {
     Plan plan = toy_plan(0);

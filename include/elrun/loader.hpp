@@ -24,7 +24,7 @@ class ELRUN_API BatchLoader {
     std::size_t items_max = 0;  ///< Of one batch; a longer list is an Error (invalid_argument).
     std::size_t ahead = 2;      ///< Batches that are read ahead; there is memory for two more.
   };
-  /// Fills one item. Called on the loader's thread and on that of `get`, at times on both at once.
+  /// Fills one item, which is all zero bytes before. Called on the loader's thread and on that of `get`, at times on both at once.
   using Fetch = std::function<void(std::uint64_t id, std::span<std::byte> item)>;
   /// The lists that will probably be asked for next, in order, at most so many. Called inside `get`.
   using Next = std::function<std::vector<Ids>(std::size_t count)>;
@@ -47,7 +47,7 @@ class ELRUN_API BatchLoader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Samples of type T. `fetch(id, sample)` fills one; it may wait for a disk, and must not depend on anything but the id. It is
+/// Samples of type T. `fetch(id, sample)` fills one, and `sample` is all zero bytes before; it may wait for a disk, and must not depend on anything but the id. It is
 /// called on the loader's thread and on that of `get`, at times on both at once. Use the loader itself from one thread.
 /// A loader for the samples of steps, and another one for those of evaluations, where these are other data.
 ///

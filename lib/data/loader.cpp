@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <new>
@@ -123,7 +124,11 @@ class BatchLoader::Impl {
   template <class Stop>
   void fill(Buffer& b, Stop stop) {
     try {
-      for (std::size_t i = 0; i < b.ids.size() && !stop(); ++i) fetch_(b.ids[i], b.memory.subspan(i * item_bytes_, item_bytes_));
+      for (std::size_t i = 0; i < b.ids.size() && !stop(); ++i) {
+        const std::span<std::byte> item = b.memory.subspan(i * item_bytes_, item_bytes_);
+        std::memset(item.data(), 0, item.size());  // what a fetch leaves out is not what lay here before
+        fetch_(b.ids[i], item);
+      }
     } catch (...) {
       b.failure = std::current_exception();
     }

@@ -2,6 +2,7 @@
 
 #include <elrun/loader.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -58,6 +59,23 @@ TEST_CASE("whatever was foreseen, a batch depends on its ids alone", "[data]") {
       CHECK(holds(loader.get(ids), ids));
     }
   });
+}
+
+TEST_CASE("what a fetch leaves out of an item is zero, whatever was read before", "[data]") {
+  const auto write_some = [](std::uint64_t id, std::span<std::byte> item) { std::ranges::fill(item.first(id), std::byte{0xff}); };
+  for (const std::size_t ahead : {std::size_t{0}, std::size_t{2}}) {
+    BatchLoader::Options options = four;
+    options.ahead = ahead;
+    std::vector<Ids> coming;
+    BatchLoader loader{options, write_some, [&](std::size_t) { return coming; }};
+    for (std::uint64_t id = 0; id < 100; ++id) {
+      coming = {{(id + 1) * 5 % 8, 8}, {(id + 2) * 5 % 8, 8}};
+      const std::span<const std::byte> batch = loader.get(Ids{id * 5 % 8, 8});
+      const auto is_written = [](std::byte b) { return b == std::byte{0xff}; };
+      CHECK(std::ranges::count_if(batch.first(8), is_written) == static_cast<std::ptrdiff_t>(id * 5 % 8));
+      CHECK(std::ranges::all_of(batch.subspan(id * 5 % 8, 8 - id * 5 % 8), [](std::byte b) { return b == std::byte{0}; }));
+    }
+  }
 }
 
 TEST_CASE("what was foreseen is read on the loader's thread, before it is asked for", "[data]") {

@@ -33,11 +33,11 @@ class ELRUN_API BatchLoader {
   BatchLoader(const Options& options, Fetch fetch, Next next);
   BatchLoader(BatchLoader&&) noexcept;
   BatchLoader& operator=(BatchLoader&&) = delete;
-  /// Waits for at most one item that is being fetched.
+  /// Waits for at most one item that is being fetched. In a forked child it waits for nothing.
   ~BatchLoader();
 
   /// The items of `ids` in order, valid until the next call. They depend on `ids` alone: what was not foreseen is
-  /// fetched now. Throws what `fetch` threw.
+  /// fetched now. Throws what `fetch` threw; and Error (`refused`) in a forked child, where the loader's thread is not.
   [[nodiscard]] std::span<const std::byte> get(std::span<const std::uint64_t> ids);
   /// Batches that `get` found read, or being read, so far.
   [[nodiscard]] std::uint64_t foreseen() const;

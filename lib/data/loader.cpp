@@ -11,6 +11,8 @@
 #include <new>
 #include <thread>
 
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 #include "lib/base/assert.hpp"
@@ -54,24 +56,34 @@ class BatchLoader::Impl {
     if (ahead_ > 0) thread_ = quiet_thread([this] { read_ahead(); });
   }
   ~Impl() {
+    if (!thread_.joinable()) return;
+    if (is_forked()) {
+      (void)meeting_.release();
+      join_or_leak(thread_, owner_);
+      return;
+    }
     {
-      const std::lock_guard lock{mutex_};
+      const std::lock_guard lock{meeting_->mutex};
       stop_ = true;
     }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
+    meeting_->changed.notify_all();
+    thread_.join();
   }
 
   std::span<const std::byte> get(std::span<const std::uint64_t> ids) {
     if (ids.size() * item_bytes_ > buffers_[0].memory.size())
       throw Error{
           invalid(fmt::format("a batch of {} samples is asked of a loader for {}", ids.size(), buffers_[0].memory.size() / item_bytes_))};
+    if (thread_.joinable() && is_forked())
+      throw Error{
+          {Code::refused, Remedy::exit_process,
+           fmt::format("this process was forked from process {}, whose loader's thread is not here; make a loader in this one", owner_)}};
     const std::vector<Ids> coming = ahead_ > 0 ? next_(ahead_) : std::vector<Ids>{};
-    std::unique_lock lock{mutex_};
+    std::unique_lock lock{meeting_->mutex};
     forget(ids, coming);
     Buffer& mine = claim(ids);
     queue(coming);
-    if (mine.state == Buffer::State::filling) changed_.wait(lock, [&] { return mine.state != Buffer::State::filling; });
+    if (mine.state == Buffer::State::filling) meeting_->changed.wait(lock, [&] { return mine.state != Buffer::State::filling; });
     const bool here = mine.state == Buffer::State::in_use;
     mine.state = Buffer::State::in_use;
     lock.unlock();
@@ -82,6 +94,7 @@ class BatchLoader::Impl {
   [[nodiscard]] std::uint64_t foreseen() const { return foreseen_; }
 
  private:
+  [[nodiscard]] bool is_forked() const { return ::getpid() != owner_; }
   /// Frees the batch that was in use, and those which nobody will ask for now.
   void forget(std::span<const std::uint64_t> ids, const std::vector<Ids>& coming) {
     for (Buffer& b : buffers_) {
@@ -119,7 +132,7 @@ class BatchLoader::Impl {
       if (b == nullptr) break;
       b->state = Buffer::State::queued, b->turn = ++turns_;
     }
-    changed_.notify_all();
+    meeting_->changed.notify_all();
   }
   template <class Stop>
   void fill(Buffer& b, Stop stop) {
@@ -134,10 +147,10 @@ class BatchLoader::Impl {
     }
   }
   void read_ahead() {
-    std::unique_lock lock{mutex_};
+    std::unique_lock lock{meeting_->mutex};
     for (;;) {
       Buffer* first = nullptr;
-      changed_.wait(lock, [&] {
+      meeting_->changed.wait(lock, [&] {
         first = nullptr;
         for (Buffer& b : buffers_)
           if (b.state == Buffer::State::queued && (first == nullptr || b.turn < first->turn)) first = &b;
@@ -147,12 +160,12 @@ class BatchLoader::Impl {
       first->state = Buffer::State::filling;
       lock.unlock();
       fill(*first, [this] {
-        const std::lock_guard again{mutex_};
+        const std::lock_guard again{meeting_->mutex};
         return stop_;
       });
       lock.lock();
       first->state = Buffer::State::ready;
-      changed_.notify_all();
+      meeting_->changed.notify_all();
     }
   }
 
@@ -163,8 +176,14 @@ class BatchLoader::Impl {
   const Fetch fetch_;
   const Next next_;
   std::unique_ptr<std::byte, Free> memory_;
-  std::mutex mutex_;  // over states, ids and turns; who fills a buffer owns its memory and its failure
-  std::condition_variable changed_;
+  const pid_t owner_ = ::getpid();
+  /// What both threads use. After fork, the child leaks this object on purpose: its mutex may be locked for ever, and destroying a condition variable that has a
+  /// waiter would never return.
+  struct Meeting {
+    std::mutex mutex;  // over states, ids and turns; who fills a buffer owns its memory and its failure
+    std::condition_variable changed;
+  };
+  std::unique_ptr<Meeting> meeting_ = std::make_unique<Meeting>();
   std::vector<Buffer> buffers_;
   std::uint64_t turns_ = 0, foreseen_ = 0;
   bool stop_ = false;

@@ -7,8 +7,12 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/property.hpp"
 
@@ -149,6 +153,41 @@ TEST_CASE("sizes of a loader are bounded", "[data]") {
   BatchLoader loader{four, write, [](std::size_t) { return std::vector<Ids>{Ids(5)}; }};
   CHECK_THROWS_AS(loader.get(Ids(5)), Error);
   CHECK(holds(loader.get(Ids(4)), Ids(4)));
+}
+
+TEST_CASE("a forked child may destroy a loader, and is refused a batch", "[data]") {
+  for (const bool mid_fetch : {false, true}) {
+    std::atomic<bool> fetching{false}, goes_on{!mid_fetch};
+    std::optional<BatchLoader> loader;
+    loader.emplace(
+        four,
+        [&](std::uint64_t id, std::span<std::byte> item) {
+          if (id == 2) fetching = true;
+          while (id == 2 && !goes_on) std::this_thread::yield();
+          write(id, item);
+        },
+        [&](std::size_t) { return std::vector<Ids>{{2}}; });
+    CHECK(holds(loader->get(Ids{1}), {1}));
+    while (!fetching) std::this_thread::yield();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);  // by default it ends the process
+      int code = 1;
+      try {
+        (void)loader->get(Ids{2});
+      } catch (const Error& e) {
+        code = e.failure().what.find("was forked from process") == std::string::npos ? 2 : 0;
+      }
+      loader.reset();
+      ::_exit(code);
+    }
+    int status = -1;
+    const bool ended = child > 0 && ::waitpid(child, &status, 0) == child;
+    goes_on = true;
+    CHECK(ended);
+    CHECK(status == 0);
+    CHECK(holds(loader->get(Ids{2}), {2}));
+  }
 }
 
 }  // namespace elrun::test

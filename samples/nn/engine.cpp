@@ -19,17 +19,21 @@ class Engine::Pool {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // new threads inherit it: signals are the program's business
-    for (std::size_t worker = 1; worker < threads; ++worker) helpers_.emplace_back([this, worker] { help(worker); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-  ~Pool() {
-    {
-      const std::lock_guard lock{mutex_};
-      stop_ = true;
+    std::string why;
+    try {
+      for (std::size_t worker = 1; worker < threads; ++worker) helpers_.emplace_back([this, worker] { help(worker); });
+    } catch (const std::exception& error) {
+      why = error.what();
     }
-    begin_.notify_all();
-    for (std::thread& helper : helpers_) helper.join();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (why.empty()) return;
+    const std::size_t started = this->threads();
+    stop();  // a thread that is not joined would end the process without a word
+    throw std::runtime_error{
+        "of " + std::to_string(threads) + " threads to compute with only " + std::to_string(started) + " could be started (" + why +
+        "): set OMP_NUM_THREADS to what this process may have, or raise the limit (pids.max, ulimit -u, the container's memory)"};
   }
+  ~Pool() { stop(); }
   [[nodiscard]] std::size_t threads() const { return helpers_.size() + 1; }
 
   void run(std::size_t count, Call call, void* task) {
@@ -50,6 +54,14 @@ class Engine::Pool {
   }
 
  private:
+  void stop() {
+    {
+      const std::lock_guard lock{mutex_};
+      stop_ = true;
+    }
+    begin_.notify_all();
+    for (std::thread& helper : helpers_) helper.join();
+  }
   void take(std::size_t worker) {
     for (std::size_t index; (index = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(task_, index, worker);
   }

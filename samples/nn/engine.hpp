@@ -50,7 +50,7 @@ class Engine {
   using Floats = Array;  ///< Of what stays in float whatever Value is.
   using Ids = HostIds;
   using Loss = float;
-  /// Starts `threads - 1` threads that block all signals; the caller is the last one.
+  /// Starts `threads - 1` threads that block all signals; the caller is the last one. Throws std::runtime_error with the remedy where they cannot all be started.
   explicit Engine(std::size_t threads = 1, Isa isa = available().back());
   ~Engine();
   Engine(const Engine&) = delete;

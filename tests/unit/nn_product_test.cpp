@@ -1,8 +1,15 @@
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
+#include <fstream>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
@@ -114,6 +121,38 @@ TEST_CASE("every task runs once, on a worker of its own", "[nn]") {
     CHECK(sum == 50000);
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map more for themselves than any limit
+TEST_CASE("threads that cannot be started are an exception with a remedy, and nothing stays of those that were", "[nn]") {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::alarm(60);  // by default it ends the process
+    std::uint64_t pages = 0;
+    std::ifstream{"/proc/self/statm"} >> pages;
+    constexpr rlim_t stacks = 256 << 20;
+    const rlim_t bytes = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + stacks;
+    const rlimit limit{bytes, bytes};
+    int code = 1;
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(2);
+    try {
+      const Engine engine{200};  // stacks of 8 MiB each, usually
+    } catch (const std::runtime_error& error) {
+      const std::string_view what{error.what()};
+      code = what.find("of 200 threads") != what.npos && what.find("OMP_NUM_THREADS") != what.npos && what.find("pids.max") != what.npos
+                 ? 0
+                 : 3;
+    }
+    sigset_t blocked;
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+    if (::sigismember(&blocked, SIGTERM) == 1) code = 4;
+    ::_exit(code);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif
 
 TEST_CASE("an instruction set that is not here is refused", "[nn]") {
   for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512})

@@ -42,6 +42,8 @@ class Inflate {
       done += room - stream_.avail_out;
       if (status == Z_STREAM_END) {
         complete_ = true;
+        // As gzip(1): zeros are no member, but what tapes and copies by blocks put behind the last one.
+        if (std::ranges::all_of(rest_, [](std::byte b) { return b == std::byte{0}; })) rest_ = {};
         if (rest_.empty()) return done < out.size() ? End::input : End::full;
         if (inflateReset(&stream_) != Z_OK) return End::broken;  // another member follows
         complete_ = false;

@@ -164,6 +164,8 @@ class ELRUN_API Unit {
   /// On a device such a pointer leads to another unit's weights, and nothing reports it. The rules:
   /// * A process uses the units that it needs, in any order, inside of slots and between steps.
   /// * It may have to wait for the other ranks. They serve it from their next call of the job: `use`, `next_step`, `evaluate`, `verify`, or the end of the program.
+  /// * From `next_step()` to the first slot all ranks use the same sharded units, as often: a rank that has come to its slots serves no other one there. One rank alone
+  ///   may use some after `apply()`, or in a slot.
   /// * The program writes initial values in such a scope, between `restore()` and the first step, the same on all ranks. Every rank keeps its own shard of them
   ///   when the scope ends. What is written anywhere else is lost or wrong.
   /// * Sharded parameters are an error between the end of `slots()` and `apply`, because other ranks may have voted already.

@@ -413,6 +413,7 @@ TEST_CASE("ranks that are at different places of the program are told both", "[j
     INFO(message(*m.failure));
     CHECK(contains(m.failure->what, "between slots, with step 0 to come"));
     CHECK(contains(m.failure->what, "in slot 0 of its own in step 0"));
+    CHECK(contains(m.failure->what, "between next_step() and the first slot all ranks use the same units"));
   }
 }
 

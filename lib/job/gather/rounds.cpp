@@ -1,6 +1,7 @@
 #include "lib/job/gather/rounds.hpp"
 
 #include <algorithm>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -15,12 +16,23 @@ std::string to_string(const Phase& phase) {
   return "nowhere known";
 }
 
+namespace {
+
+/// What is easily done by one rank alone, for it is right everywhere else.
+std::string_view hint(const Phase& a, const Phase& b) {
+  const auto is = [&](Phase::What what) { return a.what == what || b.what == what; };
+  if (a.step != b.step || !is(Phase::What::between) || !is(Phase::What::slot)) return "";
+  return "; between next_step() and the first slot all ranks use the same units: one rank alone may use some after apply(), or in a slot";
+}
+
+}  // namespace
+
 Result<void> check(std::span<const Need> by_rank, std::uint64_t units) {
   for (std::uint32_t r = 1; r < by_rank.size(); ++r)
     if (by_rank[r].phase != by_rank[0].phase) {
       Failure f{Code::mismatch, Remedy::fix_config,
-                fmt::format("rank {} is {}, but rank 0 is {}: all processes run the same program, and come to the same calls", r,
-                            to_string(by_rank[r].phase), to_string(by_rank[0].phase))};
+                fmt::format("rank {} is {}, but rank 0 is {}: all processes run the same program, and come to the same calls{}", r,
+                            to_string(by_rank[r].phase), to_string(by_rank[0].phase), hint(by_rank[r].phase, by_rank[0].phase))};
       f.peer = Rank{r};
       return f;
     }

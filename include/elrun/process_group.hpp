@@ -112,11 +112,12 @@ class ELRUN_API DeviceCalls {
   [[nodiscard]] Work all_reduce(DeviceSpan<T> data, ReduceOp op = ReduceOp::sum) const {
     return all_reduce(data.data, data.size, DTypeOf<T>::value, op);
   }
-  /// `in` has world size x n elements, `out` n: the reduced part of this rank.
+  /// `in` has world size x n elements, `out` n: the reduced part of this rank. It may be this rank's part of `in`, and else lies outside.
   template <class T>
   [[nodiscard]] Work reduce_scatter(DeviceSpan<const T> in, DeviceSpan<T> out, ReduceOp op = ReduceOp::sum) const {
     return reduce_scatter(in.data, in.size, out.data, out.size, DTypeOf<T>::value, op);
   }
+  /// `in` may be this rank's part of `out`, and else lies outside.
   [[nodiscard]] Work all_gather(DeviceSpan<const std::byte> in, DeviceSpan<std::byte> out) const;
   [[nodiscard]] Work broadcast(DeviceSpan<std::byte> data, Rank root) const;
   /// The two do not overlap.
@@ -124,7 +125,7 @@ class ELRUN_API DeviceCalls {
   /// Between two, which alone make the call. Both are over when the bytes have arrived, or nearly.
   [[nodiscard]] Work send(DeviceSpan<const std::byte> data, Rank to) const;
   [[nodiscard]] Work receive(DeviceSpan<std::byte> data, Rank from) const;
-  /// As ProcessGroup::exchange; lists agree piece by piece. They are borrowed until this returns.
+  /// As ProcessGroup::exchange, also in what may not overlap; lists agree piece by piece. They are borrowed until this returns.
   [[nodiscard]] Work exchange(std::span<const DeviceSendList> sends, std::span<const DeviceReceiveList> receives) const;
 
  private:
@@ -143,7 +144,7 @@ class ELRUN_API DeviceCalls {
 /// the contents of the buffers are unspecified and all later calls fail the same way.
 /// Calls come from one thread, in the same order on all ranks; `revoke` from any. Buffers are host memory (device memory has `on`), borrowed
 /// until the call returns. Every wait ends by its deadline (GroupOptions) and names the ranks that are missing.
-/// What does not fit (lengths, a rank that is none, the average of integers) is `invalid_argument` before anything moves,
+/// What does not fit (lengths, a rank that is none, the average of integers, overlaps) is `invalid_argument` before anything moves,
 /// and the group lives on; ranks that make different calls learn it as `protocol`, and it is over.
 ///
 /// Each call has a form that ends in `_async` and returns at once. Such calls run one after the other, in the order in
@@ -169,7 +170,8 @@ class ELRUN_API ProcessGroup {
   [[nodiscard]] Work all_reduce_async(std::span<T> data, ReduceOp op = ReduceOp::sum) {
     return all_reduce_async(data.data(), data.size(), DTypeOf<T>::value, op);
   }
-  /// `in` has world size x n elements, `out` n: the reduced part of this rank.
+  /// `in` has world size x n elements, `out` n: the reduced part of this rank. It may be this rank's part of `in`; any other overlap is
+  /// `invalid_argument`.
   template <class T>
   Result<void> reduce_scatter(std::span<const T> in, std::span<T> out, ReduceOp op = ReduceOp::sum) {
     return reduce_scatter(in.data(), in.size(), out.data(), out.size(), DTypeOf<T>::value, op);
@@ -178,13 +180,14 @@ class ELRUN_API ProcessGroup {
   [[nodiscard]] Work reduce_scatter_async(std::span<const T> in, std::span<T> out, ReduceOp op = ReduceOp::sum) {
     return reduce_scatter_async(in.data(), in.size(), out.data(), out.size(), DTypeOf<T>::value, op);
   }
-  /// `out` has world size x n bytes, `in` n: everybody's `in`, in rank order.
+  /// `out` has world size x n bytes, `in` n: everybody's `in`, in rank order. `in` may be this rank's part of `out`; any other overlap is
+  /// `invalid_argument`.
   Result<void> all_gather(std::span<const std::byte> in, std::span<std::byte> out);
   [[nodiscard]] Work all_gather_async(std::span<const std::byte> in, std::span<std::byte> out);
   /// Everybody gets the root's bytes; `data` has the same length on all ranks.
   Result<void> broadcast(std::span<std::byte> data, Rank root);
   [[nodiscard]] Work broadcast_async(std::span<std::byte> data, Rank root);
-  /// `in` and `out` have world size equal parts: part r goes to rank r, part r of `out` came from rank r.
+  /// `in` and `out` have world size equal parts: part r goes to rank r, part r of `out` came from rank r. The two do not overlap (checked).
   Result<void> all_to_all(std::span<const std::byte> in, std::span<std::byte> out);
   [[nodiscard]] Work all_to_all_async(std::span<const std::byte> in, std::span<std::byte> out);
   /// Between two: only they make the call. `send` returns when `data` may be used again, which can be before the other
@@ -204,7 +207,8 @@ class ELRUN_API ProcessGroup {
 
   /// The call that all others are made of: list r of `sends` goes to rank r, list r of `receives` comes from rank r.
   /// Both have one list per rank; the lengths on both sides agree (checked: `protocol`; in this rank's own lists, which are
-  /// copied, `invalid_argument`). Nothing is allocated in proportion to the data.
+  /// copied, `invalid_argument`). What comes from a peer overlaps no other piece of the call, sent or received: that is **not** checked, and
+  /// its bytes would be unspecified. Nothing is allocated in proportion to the data.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives);
   /// The lists too are borrowed until the call is over.
   [[nodiscard]] Work exchange_async(std::span<const SendList> sends, std::span<const ReceiveList> receives);

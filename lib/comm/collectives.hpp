@@ -23,7 +23,7 @@ struct CallOptions {
 ///
 /// What holds for each implementation:
 /// * A reduction folds in rank order, so its bits do not depend on the transport or on the number of elements.
-/// * A call returns only when nothing touches its buffers any more, also when it fails. What does not fit (a length, a rank) is
+/// * A call returns only when nothing touches its buffers any more, also when it fails. What does not fit (a length, a rank, an overlap) is
 ///   `invalid_argument` before anything moves.
 /// * After any other failure the group is over: all later calls fail the same way.
 /// * Every call ends within its limit. Failures name this rank, the generation, and the peer where there is one.
@@ -45,6 +45,7 @@ class Collectives {
   /// Part r of `in` goes to rank r; part r of `out` comes from rank r.
   virtual Result<void> all_to_all(std::span<const std::byte> in, std::span<std::byte> out, const CallOptions& call) = 0;
   /// List r of `sends` goes to rank r, list r of `receives` comes from rank r. This rank's own lists are copied.
+  /// What comes from a peer overlaps no other piece (not checked: sorting the pieces of every call would cost more than this is worth).
   virtual Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, const CallOptions& call) = 0;
   /// A call of two ranks only: `out` goes to the peer, `in` comes from it. Either may be empty.
   virtual Result<void> send_receive(std::span<const std::byte> out, std::span<std::byte> in, Rank peer, const CallOptions& call) = 0;

@@ -8,6 +8,7 @@
 #include "lib/base/failure.hpp"
 #include "lib/comm/cursor.hpp"
 #include "lib/comm/fold.hpp"
+#include "lib/comm/overlap.hpp"
 #include "lib/comm/schedule.hpp"
 
 namespace elrun::inline v0 {
@@ -87,6 +88,7 @@ Result<void> HostCollectives::all_gather(std::span<const std::byte> in, std::spa
   if (out.size() != in.size() * world()) {
     return invalid(fmt::format("all_gather of {} bytes from {} ranks into {} bytes", in.size(), world(), out.size()));
   }
+  ELRUN_TRY(check_apart("all_gather", {in.data(), in.size()}, {out.data(), out.size()}, in.data() == out.data() + me() * in.size()));
   clear();
   for (std::uint32_t r = 0; r < world(); ++r) {
     sends_[r].push_back(in);
@@ -100,6 +102,7 @@ Result<void> HostCollectives::all_to_all(std::span<const std::byte> in, std::spa
     return invalid(
         fmt::format("all_to_all of {} bytes into {} bytes among {} ranks: both are equal, in equal parts", in.size(), out.size(), world()));
   }
+  ELRUN_TRY(check_apart("all_to_all", {in.data(), in.size()}, {out.data(), out.size()}));
   const std::size_t part = in.size() / world();
   clear();
   for (std::uint32_t r = 0; r < world(); ++r) {
@@ -160,6 +163,8 @@ Result<void> HostCollectives::reduce_scatter(const std::byte* in, std::size_t in
   if (in_count != out_count * world()) {
     return invalid(fmt::format("reduce_scatter of {} elements to {} per rank in a world of {}", in_count, out_count, world()));
   }
+  const std::size_t size = out_count * size_of(type);
+  ELRUN_TRY(check_apart("reduce_scatter", {in, size * world()}, {out, size}, out == in + me() * size));
   return reduce(in, out, in_count, type, op, false, call);
 }
 

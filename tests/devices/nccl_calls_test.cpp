@@ -126,6 +126,12 @@ TEST_CASE("what does not fit is refused before anything moves, and the group liv
           refused(mine.calls().send(three, Rank{mine.rank}), "cannot send to itself");
           refused(mine.calls().all_reduce(four.span(), ReduceOp::avg), "ReduceOp::avg is not defined for integers");
           refused(mine.calls().reduce_scatter(four.read(), four.span()), "reduce_scatter of 4 elements to 4");
+          const std::size_t peer = 1 - mine.rank;
+          const DeviceSpan<const std::byte> its_bytes{four.bytes().data + 8 * peer, 8};
+          const DeviceSpan<std::uint32_t> its_part{four.span().data + 2 * peer, 2};
+          refused(mine.calls().all_gather(its_bytes, four.bytes()), "all_gather overlap");
+          refused(mine.calls().all_to_all(four.bytes(), four.bytes()), "all_to_all overlap");
+          refused(mine.calls().reduce_scatter(four.read(), its_part), "reduce_scatter overlap");
           refused(mine.calls().exchange({}, {}), "one list per rank");
           refused(mine.group.on(Stream{}).broadcast(four.bytes(), Rank{0}), "the host's program order");
           refused(mine.group.on(other.view()).broadcast(four.bytes(), Rank{0}), "one of cuda:");

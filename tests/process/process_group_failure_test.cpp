@@ -41,6 +41,37 @@ TEST_CASE("bad arguments are answered before anything moves, and the group lives
         }) == "");
 }
 
+TEST_CASE("buffers that overlap are refused before anything moves, but for a rank's own part", "[process_group]") {
+  const Transport transport = GENERATE(Transport::automatic, Transport::tcp);
+  CHECK(run_group(
+            3,
+            [](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+              const auto invalid = [&](const Result<void>& result) {
+                complaints(!result.ok() && result.failure().code == Code::invalid_argument, "not refused");
+              };
+              constexpr std::size_t part = 1000, other = 2000, beside = 1;
+              std::vector<std::byte> bytes(3 * part);
+              const std::span<std::byte> all{bytes};
+              invalid(group.all_to_all(all, all));
+              invalid(group.all_gather(all.subspan((rank * part + other) % (3 * part), part), all));
+              invalid(group.all_gather(all.subspan(rank == 2 ? rank * part - beside : rank * part + beside, part), all));
+              const SharedBuffer shared = SharedBuffer::make(3_MiB).value();
+              for (const bool reads_in_place : {false, true}) {  // by peers, once the buffer is shared
+                if (reads_in_place) complaints.must(group.share(shared), "share");
+                const std::span<std::uint32_t> data = shared.as<std::uint32_t>();
+                const std::size_t mine = data.size() / 3;
+                std::ranges::fill(data, rank + 1);
+                const std::span<const std::uint32_t> in = data.first(3 * mine);
+                invalid(group.reduce_scatter(in, data.subspan((rank + 1) % 3 * mine, mine)));
+                invalid(group.reduce_scatter(in, data.subspan(rank == 2 ? rank * mine - beside : rank * mine + beside, mine)));
+                complaints.must(group.reduce_scatter(in, data.subspan(rank * mine, mine)), "reduce_scatter in place");
+                complaints(std::ranges::all_of(data.subspan(rank * mine, mine), [](std::uint32_t x) { return x == 6; }),
+                           "the sum is wrong");
+              }
+            },
+            Transports(3, transport)) == "");
+}
+
 TEST_CASE("ranks that make different calls are told so, with both lengths", "[process_group]") {
   const std::string complaints = run_group(2, [](std::uint32_t rank, ProcessGroup& group, Complaints& complain) {
     std::vector<std::byte> in(rank == 0 ? 10 : 20), out(2 * in.size());

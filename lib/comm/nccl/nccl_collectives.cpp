@@ -7,6 +7,7 @@
 #include "lib/base/failure.hpp"
 #include "lib/comm/call_queue.hpp"
 #include "lib/comm/fold.hpp"
+#include "lib/comm/overlap.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -79,6 +80,8 @@ Work NcclCollectives::reduce_scatter(const std::byte* in, std::uint64_t in_count
   Result<void> fits = check_reduction(type, op);
   if (in_count != out_count * world())
     fits = invalid(fmt::format("reduce_scatter of {} elements to {} per rank in a world of {}", in_count, out_count, world()));
+  const std::uint64_t size = out_count * size_of(type);
+  if (fits.ok()) fits = check_apart("reduce_scatter", {in, size * world()}, {out, size}, out == in + me() * size);
   return begin("ncclReduceScatter", fits, call, [=](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t stream) {
     return nccl.reduce_scatter(in, out, out_count, nccl_type(type), nccl_operation(op), comm, stream);
   });
@@ -88,6 +91,7 @@ Work NcclCollectives::all_gather(DeviceSpan<const std::byte> in, DeviceSpan<std:
   Result<void> fits;
   if (out.size != in.size * world())
     fits = invalid(fmt::format("all_gather of {} bytes from {} ranks into {} bytes", in.size, world(), out.size));
+  if (fits.ok()) fits = check_apart("all_gather", {in.data, in.size}, {out.data, out.size}, in.data == out.data + me() * in.size);
   return begin("ncclAllGather", fits, call, [=](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t stream) {
     return nccl.all_gather(in.data, out.data, in.size, bytes, comm, stream);
   });
@@ -106,6 +110,7 @@ Work NcclCollectives::all_to_all(DeviceSpan<const std::byte> in, DeviceSpan<std:
   if (in.size != out.size || in.size % world() != 0)
     fits = invalid(
         fmt::format("all_to_all of {} bytes into {} bytes among {} ranks: both are equal, in equal parts", in.size, out.size, world()));
+  if (fits.ok()) fits = check_apart("all_to_all", {in.data, in.size}, {out.data, out.size});
   const std::uint64_t part = in.size / world();
   return begin("ncclAlltoAll", fits, call, [=, ranks = world()](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t stream) {
     if (nccl.all_to_all != nullptr) return nccl.all_to_all(in.data, out.data, part, bytes, comm, stream);

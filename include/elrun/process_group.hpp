@@ -229,12 +229,12 @@ class ELRUN_API ProcessGroup {
   /// calls Session::finished first: otherwise, without elrun, the first process that is gone ends the generation of those that are not through yet.
   Result<void> finish();
 
-  /// The deadline of calls that begin from now on, instead of GroupOptions::collective. Thread-safe.
+  /// The deadline of calls that are begun from now on, instead of GroupOptions::collective. A call that was begun keeps its own, which counts from when
+  /// its turn comes. Thread-safe.
   void set_deadline(Duration collective);
 
-  /// Labels the calls that begin from now on with a number of the program's own. A rank whose peer has another label fails with `mismatch`, which names
-  /// both labels by `name` (it has a text for any number; null: the numbers themselves). 0 to begin with. By the thread that makes the calls, and while none
-  /// that was begun is under way.
+  /// Labels the calls that are begun from now on with a number of the program's own. A rank whose peer has another label fails with `mismatch`, which names
+  /// both labels by `name` (it has a text for any number; null: the numbers themselves). 0 to begin with. By the thread that makes the calls.
   void set_label(std::uint16_t label, const char* (*name)(std::uint16_t label) = nullptr);
 
   /// Ends every call now, with this reason. Thread-safe; never waits.

@@ -99,28 +99,29 @@ class ProcessGroup::Impl {
     collectives_->revoke(why);
     if (device_) device_->revoke(why);
   }
-  Result<void> finish() {
+  Result<void> finish(const CallOptions& call) {
     // The barrier comes last: nobody leaves while a peer's communicator is still closing, which would be given up over that.
-    if (device_) ELRUN_TRY(device_->close(collective_.load(std::memory_order_relaxed)));
-    ELRUN_TRY(barrier());
+    if (device_) ELRUN_TRY(device_->close(call.limit));
+    ELRUN_TRY(barrier(call));
     revoke({.code = Code::generation_over, .remedy = Remedy::abort_group, .what = "the group was finished"});
     return {};
   }
+  /// Of a call that begins now. By the thread that makes the calls.
   [[nodiscard]] CallOptions call() const { return {.limit = collective_.load(std::memory_order_relaxed), .label = label_}; }
   void set_label(const CallLabel& label) { label_ = label; }
   void set_deadline(Duration collective) { collective_.store(collective, std::memory_order_relaxed); }
 
-  Result<void> barrier() {
+  Result<void> barrier(const CallOptions& call) {
     const std::byte here{1};
     std::vector<std::byte> there(collectives_->membership().world.value());
-    return collectives_->all_gather(std::span{&here, 1}, there, call());
+    return collectives_->all_gather(std::span{&here, 1}, there, call);
   }
 
-  Result<std::optional<ProcessGroup>> split(std::optional<std::uint32_t> color, std::int32_t key) {
+  Result<std::optional<ProcessGroup>> split(std::optional<std::uint32_t> color, std::int32_t key, const CallOptions& call) {
     const Membership& membership = collectives_->membership();
     const SplitRequest mine{color ? 1u : 0u, color.value_or(0), key};
     std::vector<SplitRequest> requests(membership.world.value());
-    ELRUN_TRY(collectives_->all_gather(std::as_bytes(std::span{&mine, 1}), std::as_writable_bytes(std::span{requests}), call()));
+    ELRUN_TRY(collectives_->all_gather(std::as_bytes(std::span{&mine, 1}), std::as_writable_bytes(std::span{requests}), call));
     const std::uint64_t number = splits_++;  // all ranks count alike
     std::vector<Rank> members = members_of_split(requests, membership.rank);
     if (members.empty()) return std::optional<ProcessGroup>{};
@@ -169,7 +170,7 @@ void ProcessGroup::set_label(std::uint16_t label, const char* (*name)(std::uint1
 void ProcessGroup::set_deadline(Duration collective) { impl_->set_deadline(collective); }
 
 Result<void> ProcessGroup::finish() {
-  return impl_->calls().in_turn([&] { return impl_->finish(); });
+  return impl_->calls().in_turn([&, call = impl_->call()] { return impl_->finish(call); });
 }
 
 Result<void> ProcessGroup::share(const SharedBuffer& buffer) {
@@ -178,36 +179,35 @@ Result<void> ProcessGroup::share(const SharedBuffer& buffer) {
 
 Result<std::optional<ProcessGroup>> ProcessGroup::split(std::optional<std::uint32_t> color, std::int32_t key) {
   std::optional<Result<std::optional<ProcessGroup>>> part;
-  ELRUN_TRY(impl_->calls().in_turn([&] {
-    part.emplace(impl_->split(color, key));
+  ELRUN_TRY(impl_->calls().in_turn([&, call = impl_->call()] {
+    part.emplace(impl_->split(color, key, call));
     return Result<void>{};
   }));
   return std::move(*part);
 }
 
-// Each call in its two forms: made in turn, and begun. `impl` stays where it is when the group is moved.
-#define ELRUN_GROUP_CALL(name, parameters, ...)                                                       \
-  Result<void> ProcessGroup::name parameters {                                                        \
-    return impl_->calls().in_turn([=, impl = impl_.get()]() -> Result<void> { return __VA_ARGS__; }); \
-  }                                                                                                   \
-  Work ProcessGroup::name##_async parameters {                                                        \
-    return impl_->calls().begin([=, impl = impl_.get()]() -> Result<void> { return __VA_ARGS__; });   \
+// Each call in its two forms: made in turn, and begun. `impl` stays where it is when the group is moved. `call`: the deadline and the
+// label are those that stood when it was begun.
+#define ELRUN_GROUP_CALL(name, parameters, ...)                                                                             \
+  Result<void> ProcessGroup::name parameters {                                                                              \
+    return impl_->calls().in_turn([=, impl = impl_.get(), call = impl_->call()]() -> Result<void> { return __VA_ARGS__; }); \
+  }                                                                                                                         \
+  Work ProcessGroup::name##_async parameters {                                                                              \
+    return impl_->calls().begin([=, impl = impl_.get(), call = impl_->call()]() -> Result<void> { return __VA_ARGS__; });   \
   }
-ELRUN_GROUP_CALL(all_gather, (std::span<const std::byte> in, std::span<std::byte> out),
-                 impl->collectives().all_gather(in, out, impl->call()))
-ELRUN_GROUP_CALL(broadcast, (std::span<std::byte> data, Rank root), impl->collectives().broadcast(data, root, impl->call()))
-ELRUN_GROUP_CALL(all_to_all, (std::span<const std::byte> in, std::span<std::byte> out),
-                 impl->collectives().all_to_all(in, out, impl->call()))
-ELRUN_GROUP_CALL(send, (std::span<const std::byte> data, Rank to), impl->collectives().send_receive(data, {}, to, impl->call()))
-ELRUN_GROUP_CALL(receive, (std::span<std::byte> data, Rank from), impl->collectives().send_receive({}, data, from, impl->call()))
-ELRUN_GROUP_CALL(barrier, (), impl->barrier())
+ELRUN_GROUP_CALL(all_gather, (std::span<const std::byte> in, std::span<std::byte> out), impl->collectives().all_gather(in, out, call))
+ELRUN_GROUP_CALL(broadcast, (std::span<std::byte> data, Rank root), impl->collectives().broadcast(data, root, call))
+ELRUN_GROUP_CALL(all_to_all, (std::span<const std::byte> in, std::span<std::byte> out), impl->collectives().all_to_all(in, out, call))
+ELRUN_GROUP_CALL(send, (std::span<const std::byte> data, Rank to), impl->collectives().send_receive(data, {}, to, call))
+ELRUN_GROUP_CALL(receive, (std::span<std::byte> data, Rank from), impl->collectives().send_receive({}, data, from, call))
+ELRUN_GROUP_CALL(barrier, (), impl->barrier(call))
 ELRUN_GROUP_CALL(exchange, (std::span<const SendList> sends, std::span<const ReceiveList> receives),
-                 impl->collectives().exchange(sends, receives, impl->call()))
+                 impl->collectives().exchange(sends, receives, call))
 ELRUN_GROUP_CALL(all_reduce, (void* data, std::size_t count, DType type, ReduceOp op),
-                 impl->collectives().all_reduce(static_cast<std::byte*>(data), count, type, op, impl->call()))
+                 impl->collectives().all_reduce(static_cast<std::byte*>(data), count, type, op, call))
 ELRUN_GROUP_CALL(reduce_scatter, (const void* in, std::size_t in_count, void* out, std::size_t out_count, DType type, ReduceOp op),
                  impl->collectives().reduce_scatter(static_cast<const std::byte*>(in), in_count, static_cast<std::byte*>(out), out_count,
-                                                    type, op, impl->call()))
+                                                    type, op, call))
 #undef ELRUN_GROUP_CALL
 
 #define ELRUN_DEVICE_CALL(name, parameters, ...)                                                                              \

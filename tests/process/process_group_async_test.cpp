@@ -68,6 +68,29 @@ TEST_CASE("a wait for a call that is not over says so, and may be made again", "
         }) == "");
 }
 
+TEST_CASE("a call has the deadline and the label that stood when it was begun", "[process_group]") {
+  std::latch begun{2}, waited{2};
+  CHECK(run_group(2, [&](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+          group.set_label(5);
+          if (rank == 1) {
+            begun.arrive_and_wait();
+            complaints.must(group.barrier(), "first");
+            waited.arrive_and_wait();
+            return complaints.must(group.barrier(), "second");
+          }
+          const Work first = group.barrier_async(), second = group.barrier_async();
+          group.set_deadline(20ms);
+          group.set_label(6);
+          begun.arrive_and_wait();
+          complaints.must(first.wait(deadline_in(60s)), "first");
+          const auto early = second.wait(deadline_in(300ms));
+          complaints(!early.ok() && early.failure().remedy == Remedy::retry,
+                     "it was over: " + (early.ok() ? "" : message(early.failure())));
+          waited.arrive_and_wait();
+          complaints.must(second.wait(deadline_in(60s)), "second");
+        }) == "");
+}
+
 TEST_CASE("a call whose thread cannot be started was not begun", "[process_group]") {
   CallQueue queue;
   int done = 0;

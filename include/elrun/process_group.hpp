@@ -145,7 +145,8 @@ class ELRUN_API DeviceCalls {
 /// Calls come from one thread, in the same order on all ranks; `revoke` from any. Buffers are host memory (device memory has `on`), borrowed
 /// until the call returns. Every wait ends by its deadline (GroupOptions) and names the ranks that are missing.
 /// What does not fit (lengths, a rank that is none, the average of integers, overlaps) is `invalid_argument` before anything moves,
-/// and the group lives on; ranks that make different calls learn it as `protocol`, and it is over.
+/// and the group lives on. Ranks whose calls differ in the collective, its type, operation or root, or in a length learn it as `protocol` where bytes
+/// of the one meet the other, and the group is over. (`exchange`, `send` and `receive` count as one collective, and so do roots 128 apart.)
 ///
 /// Each call has a form that ends in `_async` and returns at once. Such calls run one after the other, in the order in
 /// which they were begun, on a thread of the group's own; a call without `_async` waits for its turn behind them. Their

@@ -26,6 +26,12 @@ void tell_unreachable(Session& session, const Failure& why) {
   if (why.code == Code::unreachable && why.peer) session.cannot_go_on(why);
 }
 
+/// A call that is a part of another one stays of that one's kind.
+CallOptions as(CallKind kind, CallOptions call) {
+  if (call.label.kind == CallKind{}) call.label.kind = kind;
+  return call;
+}
+
 CallLimit begins_now(const CallOptions& call) { return CallLimit::from(SteadyClock{}.now(), call.limit); }
 
 }  // namespace
@@ -53,7 +59,7 @@ Result<void> HostCollectives::agree(Duration limit) {
   if (world() < 3 || !mesh_->all_may_share_memory()) return {};
   const std::byte mine{all_local_};
   std::vector<std::byte> all(world());
-  ELRUN_TRY(all_gather(std::span{&mine, 1}, all, {.limit = limit}));
+  ELRUN_TRY(gather(std::span{&mine, 1}, all, {.limit = limit}));
   all_local_ = std::ranges::all_of(all, [](std::byte each) { return each == std::byte{true}; });
   return {};
 }
@@ -89,6 +95,10 @@ Result<void> HostCollectives::all_gather(std::span<const std::byte> in, std::spa
     return invalid(fmt::format("all_gather of {} bytes from {} ranks into {} bytes", in.size(), world(), out.size()));
   }
   ELRUN_TRY(check_apart("all_gather", {in.data(), in.size()}, {out.data(), out.size()}, in.data() == out.data() + me() * in.size()));
+  return gather(in, out, as(CallKind::all_gather, call));
+}
+
+Result<void> HostCollectives::gather(std::span<const std::byte> in, std::span<std::byte> out, const CallOptions& call) {
   clear();
   for (std::uint32_t r = 0; r < world(); ++r) {
     sends_[r].push_back(in);
@@ -109,13 +119,14 @@ Result<void> HostCollectives::all_to_all(std::span<const std::byte> in, std::spa
     sends_[r].push_back(in.subspan(r * part, part));
     receives_[r].push_back(out.subspan(r * part, part));
   }
-  return transfer(begins_now(call), call);
+  return transfer(begins_now(call), as(CallKind::all_to_all, call));
 }
 
 /// A small broadcast goes from the root to everybody. In a large one each rank gets a part from the root, then all ranks exchange their
 /// parts; so the root sends everything once, not once per rank.
-Result<void> HostCollectives::broadcast(std::span<std::byte> data, Rank root, const CallOptions& call) {
+Result<void> HostCollectives::broadcast(std::span<std::byte> data, Rank root, const CallOptions& options) {
   if (root.value() >= world()) return invalid(fmt::format("broadcast from rank {} in a world of {}", root.value(), world()));
+  const CallOptions call = as(CallKind::broadcast(root), options);
   const CallLimit limit = begins_now(call);
   const bool from_me = root == membership_.rank;
   clear();
@@ -151,8 +162,9 @@ Result<void> HostCollectives::send_receive(std::span<const std::byte> out, std::
   return transfer(begins_now(call), call, peer);
 }
 
-Result<void> HostCollectives::all_reduce(std::byte* data, std::size_t count, DType type, ReduceOp op, const CallOptions& call) {
+Result<void> HostCollectives::all_reduce(std::byte* data, std::size_t count, DType type, ReduceOp op, const CallOptions& options) {
   ELRUN_TRY(check_reduction(type, op));
+  const CallOptions call = as(CallKind::all_reduce(type, op), options);
   if (count * size_of(type) * world() <= gather_whole_max) return reduce_small(data, count, type, op, call);
   return reduce(data, data, count, type, op, true, call);
 }
@@ -165,7 +177,7 @@ Result<void> HostCollectives::reduce_scatter(const std::byte* in, std::size_t in
   }
   const std::size_t size = out_count * size_of(type);
   ELRUN_TRY(check_apart("reduce_scatter", {in, size * world()}, {out, size}, out == in + me() * size));
-  return reduce(in, out, in_count, type, op, false, call);
+  return reduce(in, out, in_count, type, op, false, as(CallKind::reduce_scatter(type, op), call));
 }
 
 Result<void> HostCollectives::reduce_small(std::byte* data, std::size_t count, DType type, ReduceOp op, const CallOptions& call) {

@@ -38,6 +38,8 @@ class HostCollectives final : public Collectives {
   [[nodiscard]] std::uint32_t me() const { return membership_.rank.value(); }
   [[nodiscard]] std::uint32_t world() const { return membership_.world.value(); }
   void clear();
+  /// all_gather whose arguments fit.
+  Result<void> gather(std::span<const std::byte> in, std::span<std::byte> out, const CallOptions& call);
   /// The lists of this object, as one call or as a part of one that has this limit.
   Result<void> transfer(const CallLimit& limit, const CallOptions& call, std::optional<Rank> peer = {},
                         const std::function<void()>& meanwhile = {});

@@ -1,5 +1,6 @@
 #pragma once
-/// \file The label of a call: a number that says what the call is for. It travels in the same word as the count of calls, so it costs no byte.
+/// \file The label of a call: a number that says what the call is for. It travels, with the kind of the call, in the same word as the count of calls, so
+/// it costs no byte.
 
 #include <cstdint>
 
@@ -8,6 +9,8 @@
 #include <elrun/ids.hpp>
 #include <elrun/result.hpp>
 
+#include "lib/comm/call_kind.hpp"
+
 namespace elrun::inline v0 {
 
 using LabelName = const char* (*)(std::uint16_t label);
@@ -15,14 +18,17 @@ using LabelName = const char* (*)(std::uint16_t label);
 struct CallLabel {
   std::uint16_t number = 0;
   LabelName name = nullptr;  ///< Text for any number, also for unknown ones; null: numbers are printed.
+  CallKind kind{};           ///< Which collective it is. A part of another one, as the gather in a small all_reduce, has that one's.
 };
 
-constexpr int label_shift = 48;  ///< A group makes fewer calls than 2^48.
-[[nodiscard]] constexpr std::uint64_t call_word(std::uint64_t call, std::uint16_t label) {
-  return std::uint64_t{label} << label_shift | call;
+constexpr int label_shift = 48,
+              kind_shift = 40;  ///< A pair of ranks makes fewer calls in a generation than 2^40: at 10 us each, they take four months.
+[[nodiscard]] constexpr std::uint64_t call_word(std::uint64_t call, const CallLabel& label) {
+  return std::uint64_t{label.number} << label_shift | std::uint64_t{label.kind.code()} << kind_shift | call;
 }
 [[nodiscard]] constexpr std::uint16_t label_of(std::uint64_t word) { return static_cast<std::uint16_t>(word >> label_shift); }
-[[nodiscard]] constexpr std::uint64_t call_of(std::uint64_t word) { return word & ((std::uint64_t{1} << label_shift) - 1); }
+[[nodiscard]] constexpr CallKind kind_of(std::uint64_t word) { return CallKind::from_code(static_cast<std::uint8_t>(word >> kind_shift)); }
+[[nodiscard]] constexpr std::uint64_t call_of(std::uint64_t word) { return word & ((std::uint64_t{1} << kind_shift) - 1); }
 
 /// A peer's call has another label than this rank's. The program is wrong, and another generation would not help.
 [[nodiscard]] inline Failure differing_labels(Rank peer, std::uint16_t theirs, const CallLabel& mine) {

@@ -111,13 +111,15 @@ class ProcessGroup::Impl {
   void set_label(const CallLabel& label) { label_ = label; }
   void set_deadline(Duration collective) { collective_.store(collective, std::memory_order_relaxed); }
 
-  Result<void> barrier(const CallOptions& call) {
+  Result<void> barrier(CallOptions call) {
+    call.label.kind = CallKind::barrier;
     const std::byte here{1};
     std::vector<std::byte> there(collectives_->membership().world.value());
     return collectives_->all_gather(std::span{&here, 1}, there, call);
   }
 
-  Result<std::optional<ProcessGroup>> split(std::optional<std::uint32_t> color, std::int32_t key, const CallOptions& call) {
+  Result<std::optional<ProcessGroup>> split(std::optional<std::uint32_t> color, std::int32_t key, CallOptions call) {
+    call.label.kind = CallKind::split;
     const Membership& membership = collectives_->membership();
     const SplitRequest mine{color ? 1u : 0u, color.value_or(0), key};
     std::vector<SplitRequest> requests(membership.world.value());

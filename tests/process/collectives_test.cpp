@@ -92,7 +92,9 @@ TEST_CASE("a call of many transfers has one limit for all of them", "[collective
       for (const std::uint32_t peer : {0, 1})
         sends[peer].push_back(std::span{data}.first(2 * block)),
             receives[peer].push_back(std::span{data}.subspan((2 + 2 * peer) * block, 2 * block));
-      const auto first = group.exchange(sends, receives, patient);
+      CallOptions as_others = patient;
+      as_others.label.kind = CallKind::all_reduce(DType::u8, ReduceOp::sum);
+      const auto first = group.exchange(sends, receives, as_others);
       if (!first.ok()) return text(first);
     }
     if (rank == 2) return all_over.wait(), "";

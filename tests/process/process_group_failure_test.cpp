@@ -82,6 +82,53 @@ TEST_CASE("ranks that make different calls are told so, with both lengths", "[pr
   CHECK_THAT(complaints, Catch::Contains("protocol") && Catch::Contains("different calls") && !Catch::Contains("lives on"));
 }
 
+TEST_CASE("ranks whose calls differ in kind, type or operation are told both, though lengths agree", "[process_group]") {
+  const Transport transport = GENERATE(Transport::automatic, Transport::tcp);
+  const std::size_t count = GENERATE(6u, 60'000u);  // gathered as a whole, and in rounds
+  const auto differ = [&](auto one, auto others) {
+    return run_group(
+        3,
+        [&](std::uint32_t rank, ProcessGroup& group, Complaints& complain) {
+          complain(group.barrier().ok(), "alike, and a failure");
+          const Result<void> result = rank == 1 ? one(group) : others(group);
+          complain(result.ok(), result.ok() ? "" : message(result.failure()));
+          complain(!result.ok(), "it succeeded");
+        },
+        Transports(3, transport));
+  };
+  const auto reduces = [&](auto element, ReduceOp op) {
+    return [count, element, op](ProcessGroup& group) {
+      std::vector<decltype(element)> data(count, element);
+      return group.all_reduce(std::span{data}, op);
+    };
+  };
+  const auto check = [](const std::string& said, const char* one, const char* other) {
+    CHECK_THAT(said, Catch::Contains("protocol") && Catch::Contains(one) && Catch::Contains(other) && Catch::Contains("different calls") &&
+                         !Catch::Contains("it succeeded") && !Catch::Contains("alike"));
+  };
+  check(differ(reduces(std::int32_t{1}, ReduceOp::max), reduces(std::int32_t{1}, ReduceOp::sum)), "all_reduce of i32 by max",
+        "all_reduce of i32 by sum");
+  check(differ(reduces(std::int32_t{1}, ReduceOp::sum), reduces(float{1}, ReduceOp::sum)), "all_reduce of i32 by sum",
+        "all_reduce of f32 by sum");
+  const auto gathers = [&](ProcessGroup& group) {
+    const std::vector<std::byte> in(count);
+    std::vector<std::byte> out(3 * count);
+    return group.all_gather(in, out);
+  };
+  const auto swaps = [&](ProcessGroup& group) {
+    const std::vector<std::byte> in(3 * count);
+    std::vector<std::byte> out(3 * count);
+    return group.all_to_all(in, out);
+  };
+  check(differ(gathers, swaps), "all_gather", "all_to_all");
+  const auto gathers_one = [](ProcessGroup& group) {
+    const std::byte in{};
+    std::array<std::byte, 3> out{};
+    return group.all_gather(std::span{&in, 1}, out);
+  };
+  check(differ([](ProcessGroup& group) { return group.barrier(); }, gathers_one), "barrier", "all_gather");
+}
+
 TEST_CASE("ranks whose calls have different labels are told both, though lengths agree", "[process_group]") {
   const bool reduces = GENERATE(false, true);
   const Transport transport = GENERATE(Transport::automatic, Transport::tcp);

@@ -52,8 +52,7 @@ Result<std::span<const std::byte>> PeerLane::head(const CallLabel& label) {
                    .what = fmt::format("rank {} posted an invalid chunk", rank_.value()),
                    .peer = rank_};
   }
-  if (const std::uint16_t theirs = label_of(chunk.call); theirs != label.number) return differing_labels(rank_, theirs, label);
-  if (call_of(chunk.call) != call_ || chunk.total != total_) return differing(chunk.total, call_of(chunk.call));
+  if (chunk.call != call_word(call_, label) || chunk.total != total_) return not_of_call(chunk, label);
   return std::span<const std::byte>{memory->data() + chunk.offset, chunk.length};
 }
 
@@ -75,6 +74,13 @@ Result<void> PeerLane::still_valid() const {
                  .remedy = Remedy::rejoin,
                  .what = fmt::format("rank {} has given up the call", rank_.value()),
                  .peer = rank_};
+}
+
+Failure PeerLane::not_of_call(const Chunk& chunk, const CallLabel& label) const {
+  if (const std::uint16_t theirs = label_of(chunk.call); theirs != label.number) return differing_labels(rank_, theirs, label);
+  if (const CallKind theirs = kind_of(chunk.call); call_of(chunk.call) == call_ && theirs != label.kind)
+    return differing_kinds(rank_, theirs, label.kind);
+  return differing(chunk.total, call_of(chunk.call));
 }
 
 Failure PeerLane::differing(std::uint64_t sent, std::uint64_t in_call) const {

@@ -54,7 +54,7 @@ class PeerLane {
   [[nodiscard]] bool has_taken(std::uint64_t chunks) const { return region_.lane().taken.load() >= chunks; }
   /// There is room. `where`: offset, length, and the buffer if the bytes lie in a shared one; the rest is filled in here.
   void post(Chunk where, std::uint64_t total, const CallLabel& label) {
-    where.call = call_word(call_, label.number);
+    where.call = call_word(call_, label);
     where.total = total;
     out_->chunks[posted_ % chunks_max] = where;
     out_->posted.store(++posted_);
@@ -79,6 +79,8 @@ class PeerLane {
     out_->taken.store(++taken_);
     region_.wake();
   }
+  /// What is wrong with a chunk that is none of this call.
+  [[nodiscard]] Failure not_of_call(const Chunk& chunk, const CallLabel& label) const;
   /// The ranks make different calls: `sent` bytes came where `total` belong.
   [[nodiscard]] Failure differing(std::uint64_t sent, std::uint64_t in_call) const;
   [[nodiscard]] Failure differing(std::uint64_t sent) const { return differing(sent, call_); }

@@ -3,8 +3,9 @@
 ///
 /// A call's payload for one peer travels as frames of at most `frame_payload_max` bytes, one after the other. Frame,
 /// little-endian: u32 magic | u32 CRC-32C of the rest of the header | u64 generation's number | u64 lineage, mixed |
-/// u64 number of the call between the two | u64 length of the call's whole payload | u32 length of this frame's, whose
-/// highest bit is set when its payload carries no checksum | u32 CRC-32C of this frame's payload, or 0. Then the payload.
+/// u64 number of the call between the two, with its kind and label above (label.hpp) | u64 length of the call's whole
+/// payload | u32 length of this frame's, whose highest bit is set when its payload carries no checksum | u32 CRC-32C of
+/// this frame's payload, or 0. Then the payload.
 
 #include <array>
 #include <cstdint>

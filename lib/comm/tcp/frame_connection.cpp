@@ -111,6 +111,8 @@ void FrameConnection::match() {
   if (call > call_ && !wanted) return;  // the peer is ahead: its bytes wait in the socket
   if (const std::uint16_t theirs = label_of(in_.frame.call); theirs != label_.number)
     return events_.failed(differing_labels(peer_, theirs, label_));
+  if (const CallKind theirs = kind_of(in_.frame.call); call == call_ && theirs != label_.kind)
+    return events_.failed(differing_kinds(peer_, theirs, label_.kind));
   if (!wanted || call != call_ || in_.frame.total != in_.total || in_.frame.length > in_.list.left()) {
     return events_.failed(
         {.code = Code::protocol,
@@ -155,7 +157,7 @@ void FrameConnection::write_frame() {
   for (const SendPiece piece : pieces) length += static_cast<std::uint32_t>(piece.size());
   out_.bytes = encode(FrameHeader{.generation = me_.generation.number,
                                   .lineage = lineage_word(me_.generation.lineage),
-                                  .call = call_word(call_, label_.number),
+                                  .call = call_word(call_, label_),
                                   .total = out_.total,
                                   .length = length,
                                   .checksum = checked_ ? checksum_of(pieces) : 0,

@@ -2,8 +2,12 @@
 
 #include <elrun/process_group.hpp>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <future>
 #include <latch>
@@ -148,6 +152,28 @@ TEST_CASE("ranks whose calls have different labels are told both, though lengths
   CHECK_THAT(complaints,
              Catch::Contains("mismatch") && Catch::Contains("training") && Catch::Contains("testing") && !Catch::Contains("lives on"));
   CHECK_THAT(complaints, !Catch::Contains("one label"));
+}
+
+TEST_CASE("peers hear of a group's end although a forked child lives on", "[process_group]") {
+  const Transport transport = GENERATE(Transport::automatic, Transport::tcp);
+  LocalWorld local{2};
+  Complaints complaints;
+  std::latch heard{2};
+  local.run([&](std::uint32_t rank, Session& session) {
+    std::optional group{ProcessGroup::join(session, {.connect = 30s, .collective = 20s, .transport = transport}).value()};
+    if (rank == 1) {
+      const auto result = group->barrier();
+      complaints(!result.ok() && result.failure().code == Code::peer_lost, result.ok() ? "it succeeded" : message(result.failure()));
+      return heard.arrive_and_wait();
+    }
+    const pid_t child = ::fork();
+    if (child == 0)
+      for (;;) ::pause();
+    group.reset();
+    heard.arrive_and_wait();
+    complaints(::kill(child, SIGKILL) == 0 && ::waitpid(child, nullptr, 0) == child, "no child");
+  });
+  CHECK(complaints.all() == "");
 }
 
 TEST_CASE("revocation ends a call that waits, and all calls after it", "[process_group]") {

@@ -81,6 +81,8 @@ void FrameConnection::end(const ErrorCode& error) {
 void FrameConnection::close() {
   closed_ = true;
   ErrorCode ignored;
+  // A child that this process forked has a copy of the descriptor: without this, the peer would take the connection for open until the child ends.
+  socket_.shutdown(StreamSocket::shutdown_both, ignored);
   socket_.close(ignored);
 }
 

@@ -48,6 +48,8 @@ class FrameConnection {
   /// `carries`: calls go through it. Otherwise it only tells of the peer's end, and a frame is an error. `checked`: frames have checksums.
   FrameConnection(Rank peer, const Membership& me, StreamSocket socket, bool carries, bool checked, CallSides& sides,
                   const FrameEvents& events);
+  /// Not in a forked child, whose parent goes on with the connection.
+  ~FrameConnection() { close(); }
   FrameConnection(const FrameConnection&) = delete;
   FrameConnection& operator=(const FrameConnection&) = delete;
 
@@ -64,7 +66,7 @@ class FrameConnection {
   [[nodiscard]] bool is_unanswered() { return elrun::is_unanswered(socket_.native_handle()); }
   /// The connection is over, by what its owner has seen.
   void end(const boost::system::error_code& error);
-  /// Afterwards nothing touches the memory of a call.
+  /// For the peer too, whatever copies of the descriptor forked children hold. Afterwards nothing touches the memory of a call.
   void close();
 
  private:

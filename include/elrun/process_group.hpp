@@ -242,7 +242,7 @@ class ELRUN_API ProcessGroup {
   /// both labels by `name` (it has a text for any number; null: the numbers themselves). 0 to begin with. By the thread that makes the calls.
   void set_label(std::uint16_t label, const char* (*name)(std::uint16_t label) = nullptr);
 
-  /// Ends every call now, with this reason. Thread-safe; never waits.
+  /// Ends every call now, with this reason. Thread-safe; never waits. Without effect in a forked child.
   void revoke(const Failure& why);
 
   ProcessGroup(ProcessGroup&&) noexcept;

@@ -7,6 +7,7 @@
 #include "lib/base/failure.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/base/wait_time.hpp"
+#include "lib/comm/owner.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -50,6 +51,10 @@ CallQueue::~CallQueue() {
 
 Work CallQueue::begin(Call call) {
   WorkPromise promise;
+  if (auto mine = check_owner(owner_); !mine.ok()) {
+    promise.end(std::move(mine));
+    return promise.work();
+  }
   {
     const std::lock_guard lock{mutex_};
     if (waiting_.size() >= waiting_max) {

@@ -1,6 +1,8 @@
 #pragma once
 /// \file CallQueue: the calls of one group, one after the other. Asynchronous calls run on a thread of its own, which starts with the first of them.
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -12,6 +14,7 @@
 #include <elrun/process_group.hpp>
 
 #include "lib/base/clock.hpp"
+#include "lib/comm/owner.hpp"
 
 namespace elrun::inline v0 {
 
@@ -44,12 +47,14 @@ class CallQueue {
   /// `broken` is called on the queue's thread when a call there threw: it was left half way, and its peers wait. The call fails with `exhausted`.
   explicit CallQueue(Broken broken) : broken_{std::move(broken)} {}
   ~CallQueue();
-  /// Behind all that were begun. Fails at once with `exhausted` when too many wait. Throws when its thread cannot be started; then nothing was begun.
+  /// Behind all that were begun. Fails at once with `exhausted` when too many wait, and with `refused` in a forked child.
+  /// Throws when its thread cannot be started; then nothing was begun.
   Work begin(Call call);
   /// The same, and waits for it; on the caller's own thread when nothing is under way.
   template <class Body>
   Result<void> in_turn(const Body& call) {
-    if (idle()) return call();  // nobody else begins one meanwhile
+    ELRUN_TRY(check_owner(owner_));  // first: in a child the queue may be locked, or busy, for ever
+    if (idle()) return call();       // nobody else begins one meanwhile
     return result_of(begin(call));
   }
   [[nodiscard]] bool started() const { return thread_.joinable(); }
@@ -70,6 +75,7 @@ class CallQueue {
   std::deque<Entry> waiting_;
   bool running_ = false, over_ = false;
   std::thread thread_;
+  const int owner_ = ::getpid();
 };
 
 }  // namespace elrun::inline v0

@@ -29,6 +29,7 @@
 #include "lib/comm/connect/connector.hpp"
 #include "lib/comm/connect/loss_policy.hpp"
 #include "lib/comm/copy.hpp"
+#include "lib/comm/owner.hpp"
 #include "lib/comm/shm/lanes.hpp"
 #include "lib/comm/shm/local_peers.hpp"
 #include "lib/comm/tcp/frame_transport.hpp"
@@ -294,21 +295,14 @@ Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& gr
   return located(from_errno(error.code().value(), "make a process group"), session.place().membership, group.name);
 }
 
-Result<void> Mesh::check_owner() const {
-  if (::getpid() == owner_) return {};
-  return Failure{.code = Code::refused,
-                 .remedy = Remedy::exit_process,
-                 .what = fmt::format("this process was forked from worker {} and has no process group", owner_)};
-}
-
 Result<void> Mesh::transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
                             const CallLimit& limit, const CallLabel& label, const std::function<void()>& meanwhile) {
-  ELRUN_TRY(check_owner());
+  ELRUN_TRY(check_owner(owner_));
   return state_->transfer(sends, receives, whom, limit, label, meanwhile);
 }
 
 Result<void> Mesh::share(const SharedBuffer& buffer) {
-  ELRUN_TRY(check_owner());
+  ELRUN_TRY(check_owner(owner_));
   return state_->share(buffer);
 }
 
@@ -318,12 +312,15 @@ bool Mesh::all_may_share_memory() const { return state_->all_may_share_memory();
 
 Result<void> Mesh::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
                           const CallLabel& label) {
-  ELRUN_TRY(check_owner());
+  ELRUN_TRY(check_owner(owner_));
   return state_->reduce(in, out, count, type, op, gather, limit, label);
 }
 
 std::optional<Rank> Mesh::lost_peer() const { return state_->lost_peer(); }
 
-void Mesh::revoke(const Failure& why) { state_->revoke(why); }
+/// The region and the doorbell are the parent's where this is a forked child.
+void Mesh::revoke(const Failure& why) {
+  if (check_owner(owner_).ok()) state_->revoke(why);
+}
 
 }  // namespace elrun::inline v0

@@ -46,13 +46,12 @@ class Mesh {
   Result<void> share(const SharedBuffer& buffer);
   /// The first peer whose connection has ended. Fatal only to what still needs that peer. Thread-safe.
   [[nodiscard]] std::optional<Rank> lost_peer() const;
-  /// Ends every call now, with this reason. Thread-safe; never waits.
+  /// Ends every call now, with this reason. Thread-safe; never waits. Does nothing in a forked child.
   void revoke(const Failure& why);
 
  private:
   class State;
   explicit Mesh(std::shared_ptr<State> state);
-  [[nodiscard]] Result<void> check_owner() const;
   std::shared_ptr<State> state_;
   const int owner_;  ///< The process that made it.
 };

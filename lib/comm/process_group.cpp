@@ -96,6 +96,7 @@ class ProcessGroup::Impl {
     return refused.work();
   }
   void revoke(const Failure& why) {
+    if (::getpid() != owner_) return;
     collectives_->revoke(why);
     if (device_) device_->revoke(why);
   }

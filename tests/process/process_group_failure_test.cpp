@@ -176,6 +176,29 @@ TEST_CASE("peers hear of a group's end although a forked child lives on", "[proc
   CHECK(complaints.all() == "");
 }
 
+TEST_CASE("in a forked child every call of a group is refused, also behind asynchronous ones, and the parent's group lives on",
+          "[process_group]") {
+  const std::uint32_t world = GENERATE(1u, 2u);
+  CHECK(run_group(world, [](std::uint32_t, ProcessGroup& group, Complaints& complaints) {
+          complaints.must(group.barrier_async().wait(deadline_in(60s)), "barrier");
+          const pid_t child = ::fork();
+          if (child == 0) {
+            ::alarm(30);  // where a call never returns
+            const auto refused = [](const Result<void>& result) {
+              return !result.ok() && result.failure().code == Code::refused && result.failure().remedy == Remedy::exit_process;
+            };
+            bool all = refused(group.barrier());
+            all = refused(group.barrier_async().wait(deadline_in(20s))) && all;
+            all = refused(group.barrier()) && all;
+            group.revoke({.code = Code::peer_lost, .what = "by a child"});
+            ::_exit(all ? 0 : 1);
+          }
+          int status = -1;
+          complaints(::waitpid(child, &status, 0) == child && status == 0, "not refused in the child");
+          complaints.must(group.barrier(), "the parent's barrier");
+        }) == "");
+}
+
 TEST_CASE("revocation ends a call that waits, and all calls after it", "[process_group]") {
   const bool by_session = GENERATE(false, true);
   const std::uint32_t world = GENERATE(1u, 2u);

@@ -12,6 +12,8 @@ elrun_test(process_group_test
           process/process_group_failure_test.cpp process/process_group_user_test.cpp process/played_peer_test.cpp
   LINK elrun::comm LABELS process TIMEOUT 300)
 add_dependencies(process_group_test reducing_worker)
+# It has an epoll_ctl of its own, so it is a program of its own.
+elrun_test(process_group_watches_test SOURCES process/process_group_watches_test.cpp LINK elrun::comm LABELS process)
 # Once as it comes, which is through memory on one host, and once over TCP.
 add_test(NAME process_group_tcp_test COMMAND process_group_test)
 set_tests_properties(process_group_tcp_test PROPERTIES LABELS process TIMEOUT 300 ENVIRONMENT "ELRUN_TRANSPORT=tcp")

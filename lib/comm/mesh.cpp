@@ -6,10 +6,13 @@
 
 #include "lib/comm/mesh.hpp"
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <exception>
 #include <thread>
 
 #include <fmt/format.h>
@@ -17,6 +20,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/system/system_error.hpp>
@@ -24,6 +28,7 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/fd.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/comm/call_monitor.hpp"
 #include "lib/comm/connect/connector.hpp"
@@ -86,15 +91,23 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   Result<void> connect(Session& session) {
     if (me_.world == WorldSize{1}) return {};  // nobody to connect to: no socket, no thread
+    try_to_watch();
     ELRUN_TRY_ASSIGN(auto lanes, connector_.publish(session));
     local_.set_lanes(std::move(lanes));
     asio::post(loop_, [this] {
       if (stage_ != Stage::over) connector_.begin(local_.lanes());
     });
-    auto thread = try_quiet_thread("make a process group", [self = shared_from_this()] { self->loop_.run(); });
+    auto thread = try_quiet_thread("make a process group", [self = shared_from_this()] { self->run_loop(); });
     if (!thread.ok()) return located(std::move(thread).failure());
     thread_ = std::move(*thread);
     return monitor_.wait_until_connected();
+  }
+
+  /// Asio does not tell where the loop itself got no watches. Then no timer would end a wait for peers. One more watch shows it: this throws.
+  void try_to_watch() {
+    const Fd any{::eventfd(0, EFD_CLOEXEC)};
+    if (!any) throw boost::system::system_error{errno, boost::system::system_category()};
+    asio::posix::stream_descriptor{loop_, any.get()}.release();
   }
 
   void stop() {
@@ -162,7 +175,35 @@ class Mesh::State : public std::enable_shared_from_this<State> {
 
   Failure located(Failure failure) const { return elrun::located(std::move(failure), me_, name_); }
 
-  // --- connecting; on the communication thread, as all that follows ---
+  // --- the communication thread, on which all that follows runs ---
+
+  /// What a handler throws (no memory, or no watch for a descriptor) ends the group, and not the process. The loop goes on: a caller may wait for what it
+  /// has posted meanwhile.
+  void run_loop() {
+    for (;;) {
+      try {
+        loop_.run();
+        return;
+      } catch (const std::exception& error) {
+        give_up(error);
+      }
+    }
+  }
+
+  void give_up(const std::exception& error) {
+    const bool by_system = dynamic_cast<const boost::system::system_error*>(&error) != nullptr;
+    Failure why{.code = Code::exhausted, .remedy = by_system ? Remedy::fix_config : Remedy::exit_process};
+    try {
+      why.what = fmt::format("the group's communication thread failed: {}{}", error.what(),
+                             by_system ? " (a limit of this process or its user: descriptors, fs.epoll.max_user_watches, memory)" : "");
+      why = located(std::move(why));
+    } catch (const std::exception&) {  // not even the words can be had
+    }
+    (void)monitor_.fail(std::move(why));
+    close_all();
+  }
+
+  // --- connecting ---
 
   void take(ConnectedPeer peer) {
     if (peer.transport == Transport::shm) local_.add(peer.rank);
@@ -280,7 +321,7 @@ Mesh::~Mesh() {
   else (void)new std::shared_ptr<State>{std::move(state_)};  // NOLINT(bugprone-unhandled-exception-at-new)
 }
 
-/// Where the system gives no descriptor, Asio throws.
+/// Where the system gives no descriptor, or no watch for one, Asio throws.
 Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& group) try {
   // Not make_shared: the session keeps a weak pointer for as long as the generation lasts, and that would keep the memory of all this.
   const std::shared_ptr<State> state{new State{session.place(), group}};

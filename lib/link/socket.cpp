@@ -209,7 +209,10 @@ void limit_unread(int socket, Bytes half) {
 }
 
 StreamSocket adopt(boost::asio::io_context& loop, Fd socket, int family) {
-  return StreamSocket{loop, boost::asio::generic::stream_protocol{family, 0}, socket.give_up()};
+  StreamSocket adopted{loop, boost::asio::generic::stream_protocol{family, 0},
+                       socket.get()};  // where this throws, the descriptor is closed here
+  (void)socket.give_up();
+  return adopted;
 }
 
 }  // namespace elrun::inline v0

@@ -20,7 +20,8 @@ void Acceptor::open(Fd listener, Accepted accepted, HasRoom has_room) {
   accepted_ = std::move(accepted);
   has_room_ = std::move(has_room);
   family_ = local_address(listener.get()).family();
-  listener_.emplace(loop_, listener.give_up());
+  listener_.emplace(loop_, listener.get());  // throws where the system has no watch for it
+  (void)listener.give_up();
   accept();
 }
 

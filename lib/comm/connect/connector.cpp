@@ -11,7 +11,9 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/system/system_error.hpp>
 
+#include "lib/base/failure.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/pass_descriptors.hpp"
 #include "lib/base/timeouts.hpp"
@@ -143,6 +145,7 @@ Failure Connector::not_connected() const {
   std::string why;
   for (const Rank rank : missing)
     if (why.empty()) why = peers_[rank.value()].last_problem;
+  if (why.empty()) why = unheard_;
   return {.code = Code::deadline_passed,
           .remedy = Remedy::rejoin,
           .what = fmt::format("not connected in time with {} of {} ranks: {}{}{}", missing.size(), peers_.size() - 1, list_ranks(missing),
@@ -175,7 +178,7 @@ void Connector::complete_if_all_are_here() {
 
 // --- connections that have not proved the key ---
 
-Connector::PendingHandle Connector::pend(Fd fd, int family) {
+Result<Connector::PendingHandle> Connector::pend(Fd fd, int family) try {
   auto handle = std::make_shared<Pending>(
       Pending{.socket = adopt(loop_, std::move(fd), family), .timer = asio::steady_timer{loop_}, .is_unix = family == AF_UNIX});
   handle->timer.expires_after(group_.handshake);
@@ -187,6 +190,8 @@ Connector::PendingHandle Connector::pend(Fd fd, int family) {
   });
   pending_.insert(handle);
   return handle;
+} catch (const boost::system::system_error& error) {
+  return from_errno(error.code().value(), "watch a connection (fs.epoll.max_user_watches is one limit for all that a user runs)");
 }
 
 void Connector::dismiss(const PendingHandle& pending) {
@@ -209,7 +214,12 @@ bool Connector::make_room(int family) {
 
 void Connector::hear(Fd fd, int family) {
   if (family != AF_UNIX) set_no_delay(fd.get());
-  const PendingHandle guest = pend(std::move(fd), family);
+  auto pended = pend(std::move(fd), family);
+  if (!pended.ok()) {  // a rank dials again, and an outsider is not missed
+    unheard_ = pended.failure().what;
+    return;
+  }
+  const PendingHandle guest = *pended;
   guest->turn_ends = clock_.now() + guest_turn;
   guests(guest->is_unix).push_back(guest);
   asio::async_read(*guest->socket, asio::buffer(guest->introduction), [this, guest](const ErrorCode& error, std::size_t) {
@@ -248,7 +258,9 @@ void Connector::dial(Peer& peer) {
   auto fd = connect_begin(to);
   if (!fd.ok()) return not_reached(peer, fd.failure());
   if (to.family() != AF_UNIX) set_no_delay(fd->get());
-  const PendingHandle host = pend(std::move(*fd), to.family());
+  auto pended = pend(std::move(*fd), to.family());
+  if (!pended.ok()) return not_reached(peer, pended.failure());
+  const PendingHandle host = *pended;
   host->socket->async_wait(StreamSocket::wait_write, [this, host, &peer, to](const ErrorCode& error) {
     if (stopped_) return dismiss(host);
     const auto connected = error ? Failure{Code::deadline_passed, Remedy::retry, fmt::format("{} did not answer", to_string(to))}

@@ -86,7 +86,8 @@ class Connector {
   void fail_for_the_unreachable();
   void complete_if_all_are_here();
 
-  PendingHandle pend(Fd fd, int family);
+  /// Fails where the system has no watch for it, or no memory for one.
+  Result<PendingHandle> pend(Fd fd, int family);
   void dismiss(const PendingHandle& pending);
   bool make_room(int family);
   std::deque<PendingHandle>& guests(bool is_unix) { return guests_[is_unix ? 1 : 0]; }
@@ -118,6 +119,7 @@ class Connector {
   Rng jitter_{0};
   Lanes* lanes_ = nullptr;
   std::string no_lanes_;  // why there are none
+  std::string unheard_;   // why the latest connection that came in could not be taken
   bool stopped_ = false;
 };
 

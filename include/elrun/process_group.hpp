@@ -229,9 +229,10 @@ class ELRUN_API ProcessGroup {
   /// fail with `invalid_argument`.
   [[nodiscard]] DeviceCalls on(Stream stream);
 
-  /// The orderly end of a group that has done all its calls: all ranks come to it, within the deadline of calls. Afterwards every call fails. A group
-  /// with a device has to be ended so where the others live on: without it, what a peer is still about to receive may be cut off. A program that ends then
-  /// calls Session::finished first: otherwise, without elrun, the first process that is gone ends the generation of those that are not through yet.
+  /// The orderly end of a group that has done all its calls: all ranks come to it, within the deadline of calls. Afterwards every call fails,
+  /// with `refused`. A group with a device has to be ended so where the others live on: without it, what a peer is still about to receive may be cut off. A
+  /// program that ends then calls Session::finished first: otherwise, without elrun, the first process that is gone ends the generation of those that
+  /// are not through yet.
   Result<void> finish();
 
   /// The deadline of calls that are begun from now on, instead of GroupOptions::collective. A call that was begun keeps its own, which counts from when

@@ -54,8 +54,10 @@ class Collectives {
   virtual Result<void> share(const SharedBuffer& buffer) = 0;
   /// The first peer whose connection has ended. Fatal only to what still needs that peer. Thread-safe.
   [[nodiscard]] virtual std::optional<Rank> lost_peer() const = 0;
-  /// Ends every call now, with this reason. Thread-safe; never waits.
+  /// Ends every call now, with `generation_over` and this reason. Thread-safe; never waits.
   virtual void revoke(const Failure& why) = 0;
+  /// The same, but with this failure as it is: the generation may live on. Unless the group has failed before.
+  virtual void end(const Failure& why) = 0;
 };
 
 }  // namespace elrun::inline v0

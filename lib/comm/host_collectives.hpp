@@ -32,6 +32,7 @@ class HostCollectives final : public Collectives {
   Result<void> send_receive(std::span<const std::byte> out, std::span<std::byte> in, Rank peer, const CallOptions& call) override;
   Result<void> share(const SharedBuffer& buffer) override { return mesh_->share(buffer); }
   void revoke(const Failure& why) override { mesh_->revoke(why); }
+  void end(const Failure& why) override { mesh_->end(why); }
   [[nodiscard]] std::optional<Rank> lost_peer() const override { return mesh_->lost_peer(); }
 
  private:

@@ -155,7 +155,10 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     Failure failure = why;
     failure.code = Code::generation_over;
     failure.what = fmt::format("the generation is over: {}", why.what);
-    (void)monitor_.fail(located(std::move(failure)));
+    end(failure);
+  }
+  void end(const Failure& why) {
+    (void)monitor_.fail(located(why));
     local_.end();
     asio::post(loop_, [this] { close_all(); });  // the loop lives in this object: a posted task that owns it would keep both for ever
   }
@@ -362,6 +365,10 @@ std::optional<Rank> Mesh::lost_peer() const { return state_->lost_peer(); }
 /// The region and the doorbell are the parent's where this is a forked child.
 void Mesh::revoke(const Failure& why) {
   if (check_owner(owner_).ok()) state_->revoke(why);
+}
+
+void Mesh::end(const Failure& why) {
+  if (check_owner(owner_).ok()) state_->end(why);
 }
 
 }  // namespace elrun::inline v0

@@ -46,8 +46,10 @@ class Mesh {
   Result<void> share(const SharedBuffer& buffer);
   /// The first peer whose connection has ended. Fatal only to what still needs that peer. Thread-safe.
   [[nodiscard]] std::optional<Rank> lost_peer() const;
-  /// Ends every call now, with this reason. Thread-safe; never waits. Does nothing in a forked child.
+  /// Ends every call now, with `generation_over` and this reason. Thread-safe; never waits. Does nothing in a forked child.
   void revoke(const Failure& why);
+  /// The same, with this failure as it is.
+  void end(const Failure& why);
 
  private:
   class State;

@@ -73,7 +73,7 @@ class ProcessGroup::Impl {
         part_{std::move(part)},
         collectives_{std::move(collectives)},
         device_{std::move(device)},
-        calls_{std::make_unique<CallQueue>([this](const Failure& why) { revoke(why); })} {}
+        calls_{std::make_unique<CallQueue>([this](const Failure& why) { end(why); })} {}
 
   ~Impl() {
     if (!calls_->started()) return;
@@ -100,11 +100,16 @@ class ProcessGroup::Impl {
     collectives_->revoke(why);
     if (device_) device_->revoke(why);
   }
+  /// Of this group alone: the generation lives on.
+  void end(const Failure& why) {
+    collectives_->end(why);
+    if (device_) device_->revoke(why);
+  }
   Result<void> finish(const CallOptions& call) {
     // The barrier comes last: nobody leaves while a peer's communicator is still closing, which would be given up over that.
     if (device_) ELRUN_TRY(device_->close(call.limit));
     ELRUN_TRY(barrier(call));
-    revoke({.code = Code::generation_over, .remedy = Remedy::abort_group, .what = "the group was finished"});
+    end({.code = Code::refused, .remedy = Remedy::abort_group, .what = "the group was finished"});
     return {};
   }
   /// Of a call that begins now. By the thread that makes the calls.

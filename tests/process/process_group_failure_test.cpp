@@ -154,6 +154,17 @@ TEST_CASE("ranks whose calls have different labels are told both, though lengths
   CHECK_THAT(complaints, !Catch::Contains("one label"));
 }
 
+TEST_CASE("a call after finish says so, and not that the generation is over", "[process_group]") {
+  CHECK(run_group(2, [](std::uint32_t rank, ProcessGroup& group, Complaints& complaints) {
+          complaints.must(group.finish(), "finish");
+          for (const auto& result : {group.barrier(), group.barrier_async().wait(deadline_in(60s)), group.finish()}) {
+            if (result.ok()) return complaints(false, "a call after the end succeeded");
+            const Failure& why = result.failure();
+            complaints(why.code == Code::refused && why.rank == Rank{rank} && why.what == "the group was finished", message(why));
+          }
+        }) == "");
+}
+
 TEST_CASE("peers hear of a group's end although a forked child lives on", "[process_group]") {
   const Transport transport = GENERATE(Transport::automatic, Transport::tcp);
   LocalWorld local{2};

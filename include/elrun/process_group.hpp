@@ -240,7 +240,8 @@ class ELRUN_API ProcessGroup {
   void set_deadline(Duration collective);
 
   /// Labels the calls that are begun from now on with a number of the program's own. A rank whose peer has another label fails with `mismatch`, which names
-  /// both labels by `name` (it has a text for any number; null: the numbers themselves). 0 to begin with. By the thread that makes the calls.
+  /// both labels by `name`, called on the thread of a call that failed. Where it is null, or returns null, the numbers
+  /// themselves are printed. 0 to begin with. By the thread that makes the calls.
   void set_label(std::uint16_t label, const char* (*name)(std::uint16_t label) = nullptr);
 
   /// Ends every call now, with this reason. Thread-safe; never waits. Without effect in a forked child.

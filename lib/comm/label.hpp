@@ -17,8 +17,9 @@ using LabelName = const char* (*)(std::uint16_t label);
 
 struct CallLabel {
   std::uint16_t number = 0;
-  LabelName name = nullptr;  ///< Text for any number, also for unknown ones; null: numbers are printed.
-  CallKind kind{};           ///< Which collective it is. A part of another one, as the gather in a small all_reduce, has that one's.
+  LabelName name =
+      nullptr;      ///< The program's code, for the thread of the call alone. Without it, or where it returns null, numbers are printed.
+  CallKind kind{};  ///< Which collective it is. A part of another one, as the gather in a small all_reduce, has that one's.
 };
 
 constexpr int label_shift = 48,
@@ -30,10 +31,11 @@ constexpr int label_shift = 48,
 [[nodiscard]] constexpr CallKind kind_of(std::uint64_t word) { return CallKind::from_code(static_cast<std::uint8_t>(word >> kind_shift)); }
 [[nodiscard]] constexpr std::uint64_t call_of(std::uint64_t word) { return word & ((std::uint64_t{1} << kind_shift) - 1); }
 
-/// A peer's call has another label than this rank's. The program is wrong, and another generation would not help.
+/// A peer's call has another label than this rank's. The program is wrong, and another generation would not help. Calls `mine.name`.
 [[nodiscard]] inline Failure differing_labels(Rank peer, std::uint16_t theirs, const CallLabel& mine) {
   const auto text = [&](std::uint16_t label) {
-    return mine.name != nullptr ? std::string{mine.name(label)} : fmt::format("a call of kind {}", label);
+    const char* const name = mine.name != nullptr ? mine.name(label) : nullptr;
+    return name != nullptr ? std::string{name} : fmt::format("a call of kind {}", label);
   };
   return {
       .code = Code::mismatch,

@@ -58,7 +58,7 @@ ConnectionEnd end_by(const ErrorCode& error) {
 
 }  // namespace
 
-/// Conducts: the connector, the transports, the loss policy, the timers, and the thread on which all but shared memory runs. Its 16 fields are
+/// Conducts: the connector, the transports, the loss policy, the timers, and the thread on which all but shared memory runs. Its 17 fields are
 /// these and what they were made with.
 class Mesh::State : public std::enable_shared_from_this<State> {
  public:
@@ -73,6 +73,7 @@ class Mesh::State : public std::enable_shared_from_this<State> {
         frames_{me_, [this] { end_call(); },
                 FrameEvents{.ended = [this](Rank peer, const ErrorCode& error) { lose(peer, error); },
                             .missed = [this](Rank peer) { miss(peer); },
+                            .differed = [this](Rank peer, std::uint16_t theirs, std::uint16_t mine) { differ(peer, theirs, mine); },
                             .failed = [this](Failure failure) { fail(std::move(failure)); }}},
         connector_{loop_,
                    {.me = me_,
@@ -133,6 +134,12 @@ class Mesh::State : public std::enable_shared_from_this<State> {
                       const CallLabel& label) {
     ELRUN_TRY(monitor_.begin(false));
     return end_of_call(local_.lanes()->reduce(in, out, count, type, op, gather, limit, label));
+  }
+
+  /// The texts of two labels that differ are the program's code, which runs on the caller's thread alone.
+  Result<void> named(Result<void> result, const CallLabel& label) const {
+    if (result.ok() || result.failure().code != Code::mismatch || !differing_) return result;
+    return located(differing_labels(differing_->peer, differing_->theirs, {differing_->mine, label.name}));
   }
 
   [[nodiscard]] bool all_local() const { return local_.are_all(); }
@@ -278,6 +285,11 @@ class Mesh::State : public std::enable_shared_from_this<State> {
     });
   }
 
+  void differ(Rank peer, std::uint16_t theirs, std::uint16_t mine) {
+    differing_ = {peer, theirs, mine};
+    fail(differing_labels(peer, theirs, {mine}));
+  }
+
   void fail(Failure failure) {
     (void)monitor_.fail(located(std::move(failure)));
     close_all();
@@ -310,6 +322,11 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   FrameTransport frames_;
   Connector connector_;
 
+  struct Differing {
+    Rank peer;
+    std::uint16_t theirs, mine;
+  };
+  std::optional<Differing> differing_;        // labels; set before the group fails with them, and read after that
   std::atomic<std::int64_t> first_lost_{-1};  // a rank
   LocalPeers local_;
   CallMonitor monitor_;
@@ -342,7 +359,7 @@ Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& gr
 Result<void> Mesh::transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,
                             const CallLimit& limit, const CallLabel& label, const std::function<void()>& meanwhile) {
   ELRUN_TRY(check_owner(owner_));
-  return state_->transfer(sends, receives, whom, limit, label, meanwhile);
+  return state_->named(state_->transfer(sends, receives, whom, limit, label, meanwhile), label);
 }
 
 Result<void> Mesh::share(const SharedBuffer& buffer) {
@@ -357,7 +374,7 @@ bool Mesh::all_may_share_memory() const { return state_->all_may_share_memory();
 Result<void> Mesh::reduce(const std::byte* in, std::byte* out, std::size_t count, DType type, ReduceOp op, bool gather, Duration limit,
                           const CallLabel& label) {
   ELRUN_TRY(check_owner(owner_));
-  return state_->reduce(in, out, count, type, op, gather, limit, label);
+  return state_->named(state_->reduce(in, out, count, type, op, gather, limit, label), label);
 }
 
 std::optional<Rank> Mesh::lost_peer() const { return state_->lost_peer(); }

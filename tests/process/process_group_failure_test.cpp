@@ -133,6 +133,29 @@ TEST_CASE("ranks whose calls differ in kind, type or operation are told both, th
   check(differ([](ProcessGroup& group) { return group.barrier(); }, gathers_one), "barrier", "all_gather");
 }
 
+TEST_CASE("the text of a label is asked for on the thread of the call, and may be missing", "[process_group]") {
+  static thread_local bool calls = false;
+  static std::atomic<int> elsewhere{0};
+  const auto name = [](std::uint16_t label) -> const char* {
+    if (!calls) ++elsewhere;
+    return label == 3 ? "training" : nullptr;
+  };
+  const Transport transport = GENERATE(Transport::automatic, Transport::tcp);
+  const std::string complaints = run_group(
+      2,
+      [&](std::uint32_t rank, ProcessGroup& group, Complaints& complain) {
+        calls = true;
+        group.set_label(rank == 0 ? 3 : 4, name);
+        for (int twice = 0; twice < 2; ++twice) {
+          const auto result = group.barrier();
+          complain(result.ok(), result.ok() ? "" : message(result.failure()));
+        }
+      },
+      Transports(2, transport));
+  CHECK_THAT(complaints, Catch::Contains("mismatch") && Catch::Contains("training") && Catch::Contains("a call of kind 4"));
+  CHECK(elsewhere == 0);
+}
+
 TEST_CASE("ranks whose calls have different labels are told both, though lengths agree", "[process_group]") {
   const bool reduces = GENERATE(false, true);
   const Transport transport = GENERATE(Transport::automatic, Transport::tcp);

@@ -37,9 +37,11 @@ struct End {
   bool done = false, ended = false, missed = false;
   std::optional<Failure> failure;
   CallSides sides{.done = [this] { done = true; }};
-  const FrameEvents events{.ended = [this](Rank, const boost::system::error_code&) { ended = true; },
-                           .missed = [this](Rank) { missed = true; },
-                           .failed = [this](Failure why) { failure = std::move(why); }};
+  const FrameEvents events{
+      .ended = [this](Rank, const boost::system::error_code&) { ended = true; },
+      .missed = [this](Rank) { missed = true; },
+      .differed = [this](Rank peer, std::uint16_t theirs, std::uint16_t mine) { failure = differing_labels(peer, theirs, {mine}); },
+      .failed = [this](Failure why) { failure = std::move(why); }};
   FrameConnection connection;
 };
 

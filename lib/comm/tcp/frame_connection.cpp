@@ -111,8 +111,7 @@ void FrameConnection::match() {
   const bool wanted = !in_.list.done();
   const std::uint64_t call = call_of(in_.frame.call);
   if (call > call_ && !wanted) return;  // the peer is ahead: its bytes wait in the socket
-  if (const std::uint16_t theirs = label_of(in_.frame.call); theirs != label_.number)
-    return events_.failed(differing_labels(peer_, theirs, label_));
+  if (const std::uint16_t theirs = label_of(in_.frame.call); theirs != label_.number) return events_.differed(peer_, theirs, label_.number);
   if (const CallKind theirs = kind_of(in_.frame.call); call == call_ && theirs != label_.kind)
     return events_.failed(differing_kinds(peer_, theirs, label_.kind));
   if (!wanted || call != call_ || in_.frame.total != in_.total || in_.frame.length > in_.list.left()) {

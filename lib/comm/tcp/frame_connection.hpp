@@ -30,9 +30,10 @@ struct CallSides {
 };
 
 struct FrameEvents {
-  std::function<void(Rank, const boost::system::error_code&)> ended;  ///< The connection; nothing comes through it any more.
-  std::function<void(Rank)> missed;                                   ///< A call needs this peer, whose connection has ended.
-  std::function<void(Failure)> failed;                                ///< What arrived is none of what a correct peer sends.
+  std::function<void(Rank, const boost::system::error_code&)> ended;             ///< The connection; nothing comes through it any more.
+  std::function<void(Rank)> missed;                                              ///< A call needs this peer, whose connection has ended.
+  std::function<void(Rank, std::uint16_t theirs, std::uint16_t mine)> differed;  ///< The labels of one call.
+  std::function<void(Failure)> failed;                                           ///< What arrived is none of what a correct peer sends.
 };
 
 /// What the reading side waits for.

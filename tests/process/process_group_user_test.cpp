@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -102,6 +103,26 @@ TEST_CASE("ranks that can pass each other no descriptors use frames, and say why
     for (const char* const who : {"[elrun rank 0 ", "[elrun rank 1 ", "[elrun rank 2 "}) {
       const auto at = text.find(who), limit = text.find("ulimit -n", at);
       if (at == std::string::npos || limit == std::string::npos || text.find(who, limit) != std::string::npos) complaints += text;
+    }
+    return complaints;
+  }));
+}
+
+TEST_CASE("ranks that can make no shared memory use frames, and say why", "[process_group]") {
+  CHECK(is_well_as_ordinary_user([] {
+    const Fd usual{::dup(STDERR_FILENO)}, said{::memfd_create("said", 0)};
+    const rlimit small{64 << 10, 64 << 10};
+    std::signal(SIGXFSZ, SIG_IGN);
+    if (::setrlimit(RLIMIT_FSIZE, &small) != 0) return std::string{"the limit stays\n"};
+    (void)::dup2(said.get(), STDERR_FILENO);
+    std::string complaints =
+        run_group(3, [](std::uint32_t, ProcessGroup& group, Complaints& told) { told.must(group.barrier(), "barrier"); });
+    (void)::dup2(usual.get(), STDERR_FILENO);
+    std::string text(10'000, ' ');
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(said.get(), text.data(), text.size(), 0))));
+    for (const char* const who : {"[elrun rank 0 ", "[elrun rank 1 ", "[elrun rank 2 "}) {
+      const auto at = text.find(who), why = text.find("has no shared memory", at);
+      if (at == std::string::npos || why == std::string::npos || text.find(who, at + 1) != std::string::npos) complaints += text + "\n";
     }
     return complaints;
   }));

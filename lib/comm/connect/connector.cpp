@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -109,7 +110,13 @@ Result<std::unique_ptr<Lanes>> Connector::publish(Session& session) {
   }
   if (local.size() < 2) return std::unique_ptr<Lanes>{};
   auto made = Lanes::make(me, std::move(local));
-  if (!made.ok()) no_lanes_ = made.failure().what;
+  if (!made.ok()) {
+    no_lanes_ = made.failure().what;
+    warn(fmt::format(
+        "this rank has no shared memory: {} (a limit of the container's memory, or ulimit -n and -f); its bytes travel over sockets, which is "
+        "slower, and in a group of three or more so do all reductions",
+        no_lanes_));
+  }
   return made.ok() ? std::move(*made) : std::unique_ptr<Lanes>{};
 }
 
@@ -365,9 +372,10 @@ void Connector::offer_memory(const PendingHandle& proved, Peer& peer) {
 void Connector::note_refusal(Peer& peer, const std::string& why) {
   peer.refused = why;
   if (++peer.refusals < refusals_most || std::ranges::count(peers_, refusals_most, &Peer::refusals) > 1) return;
-  Log{clock_, fmt::format("elrun rank {}", group_.me.rank.value())}.warning(
-      fmt::format("rank {} is offered no shared memory: {}", peer.rank.value(), why));
+  warn(fmt::format("rank {} is offered no shared memory: {}", peer.rank.value(), why));
 }
+
+void Connector::warn(const std::string& what) const { Log{clock_, fmt::format("elrun rank {}", group_.me.rank.value())}.warning(what); }
 
 void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
   MemoryOffer words;
@@ -384,8 +392,14 @@ void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
     proved->mine = Verdict::usable;
   } else if (words.size > 0 && files[0]) {
     const auto attached = lanes_->attach(peer.rank, std::move(files[0]), Bytes{words.size}, std::move(files[1]), std::move(files[2]));
-    if (attached.ok()) proved->mine = Verdict::usable;
-    else peer.last_problem = attached.failure().what;
+    if (attached.ok()) {
+      proved->mine = Verdict::usable;
+    } else {
+      peer.last_problem = attached.failure().what;
+      if (!std::exchange(told_unusable_, true))  // once for all peers
+        warn(fmt::format("the shared memory of rank {} cannot be used: {}; bytes travel over sockets, which is slower", peer.rank.value(),
+                         peer.last_problem));
+    }
   } else {
     peer.last_problem = "it offers no memory; its own message says why";
   }

@@ -101,6 +101,7 @@ class Connector {
   void proved(const PendingHandle& pending, Peer& peer);
   void offer_memory(const PendingHandle& pending, Peer& peer);
   void note_refusal(Peer& peer, const std::string& why);
+  void warn(const std::string& what) const;
   void look_at_memory(const PendingHandle& pending, Peer& peer);
   void give_up(const PendingHandle& pending, Peer& peer, std::string why);
   void admit(Peer& peer, const PendingHandle& pending);
@@ -118,8 +119,9 @@ class Connector {
       guests_;  // of these, those that came in and have not said who they are, in their order; by TCP, by Unix socket
   Rng jitter_{0};
   Lanes* lanes_ = nullptr;
-  std::string no_lanes_;  // why there are none
-  std::string unheard_;   // why the latest connection that came in could not be taken
+  std::string no_lanes_;        // why there are none
+  std::string unheard_;         // why the latest connection that came in could not be taken
+  bool told_unusable_ = false;  // a peer's memory
   bool stopped_ = false;
 };
 

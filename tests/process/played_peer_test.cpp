@@ -63,9 +63,13 @@ class OneOfTwo {
     return decode_rank_address(me_, as_text(published[me_.value()])).value();
   }
   [[nodiscard]] const Place& place(std::uint32_t rank) { return local_.place(rank); }
+  void begin() { connector_.begin(lanes.get()); }
   /// Until it is connected or has failed.
   void connect() {
-    connector_.begin(lanes.get());
+    begin();
+    go_on();
+  }
+  void go_on() {
     while (!connected && !failed) loop.run_one();
     connector_.stop();
   }
@@ -220,6 +224,52 @@ TEST_CASE("a peer that accepts connections and says nothing is said to be stoppe
   CHECK(rank.failed->code == Code::deadline_passed);
   CHECK(rank.failed->peer == Rank{0});
   CHECK_THAT(rank.failed->what, Catch::Contains("has not answered within 200 ms: its process is stopped or busy"));
+}
+
+TEST_CASE("a rank that was stopped beyond the time of a handshake dials again, and takes no connection that it has closed", "[connector]") {
+  const Fd listener = listen_on(resolve("127.0.0.1", 0).value().front()).value();
+  OneOfTwo rank{Rank{1}, Transport::tcp, 100ms, 20s};
+  (void)rank.meet({.port = local_address(listener.get()).port(), .host = "127.0.0.1", .boot = {}, .socket = {}});
+  std::vector<Fd> lines;
+  const auto answer_next = [&](const std::function<void()>& introduced) {
+    pollfd dialled{listener.get(), POLLIN, 0};
+    if (::poll(&dialled, 1, 20'000) != 1) return;
+    lines.push_back(accept_one(listener.get()).value().value());
+    std::array<std::byte, introduction_size> introduction{};
+    for (std::size_t at = 0; at < introduction.size();) {
+      pollfd said{lines.back().get(), POLLIN, 0};
+      (void)::poll(&said, 1, 20'000);
+      const auto part = ::recv(lines.back().get(), introduction.data() + at, introduction.size() - at, 0);
+      if (part <= 0) return;
+      at += static_cast<std::size_t>(part);
+    }
+    introduced();
+    const Nonce nonce{};
+    const Sha256 proof = proof_of(Role::listener, rank.place(0).key, decode_introduction(introduction).value(), nonce);
+    std::array<std::byte, answer_size> answer{};
+    std::ranges::copy(proof, std::ranges::copy(nonce, answer.begin()).out);
+    (void)::send(lines.back().get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+  };
+  std::promise<void> introduced, stopped, answered;
+  auto heard = introduced.get_future();
+  auto played = std::async(std::launch::async, [&] {
+    answer_next([&] {
+      introduced.set_value();
+      stopped.get_future().wait();
+    });
+    answered.set_value();
+    answer_next([] {});
+  });
+  rank.begin();
+  while (heard.wait_for(0ms) != std::future_status::ready) rank.loop.run_one_for(1ms);
+  stopped.set_value();
+  answered.get_future().wait();
+  std::this_thread::sleep_for(150ms);  // as a process that is stopped; the answer waits in its socket
+  rank.go_on();
+  played.get();
+  INFO((rank.failed ? rank.failed->what : ""));
+  REQUIRE(rank.connected);
+  CHECK(rank.connected->socket.is_open());
 }
 
 TEST_CASE("a rank that was answered is not turned away, however many wait for its place", "[connector]") {

@@ -317,7 +317,8 @@ void Connector::introduce(const PendingHandle& host, Peer& peer) {
       std::ranges::copy(proof, host->proof.begin());
       asio::async_write(*host->socket, asio::buffer(host->proof), [this, host, &peer](const ErrorCode& failed, std::size_t) {
         if (stopped_) return dismiss(host);
-        if (failed) return give_up(host, peer, "it closed the connection");
+        // A write into a connection whose time was over succeeds all the same; so does what had waited in it. The other end has dismissed it.
+        if (failed || host->expired) return give_up(host, peer, "it closed the connection");
         proved(host, peer);
       });
     });
@@ -408,7 +409,7 @@ void Connector::look_at_memory(const PendingHandle& proved, Peer& peer) {
     if (failed) return give_up(proved, peer, "it closed the connection");
     asio::async_read(*proved->socket, asio::buffer(&proved->theirs, 1), [this, proved, &peer](const ErrorCode& cut, std::size_t) {
       if (stopped_) return dismiss(proved);
-      if (cut) return give_up(proved, peer, "it closed the connection");
+      if (cut || proved->expired) return give_up(proved, peer, "it closed the connection");
       if (states_.has_connected(peer.rank)) return dismiss(proved);
       const bool both = proved->mine == Verdict::usable && proved->theirs == Verdict::usable;
       if (!both && proved->mine == Verdict::usable) {

@@ -51,9 +51,11 @@ void StoreRooms::leave(const RoomName& name, const Asker& asker, const WaiterId&
   const auto room = rooms_.find(name);
   if (room == rooms_.end()) return;
   for (RoomSeats* seats : {&room->second.past, &room->second.open}) {
-    auto seat = seats->find({0, asker.second});
-    if (seat == seats->end()) seat = seats->find(asker);
-    if (seat != seats->end() && seat->second.waiter == waiter) seats->erase(seat);
+    // By rank, or, at a barrier of clients outside, by who it is. There one that says 0 may sit at the other of the two places.
+    for (const Asker& place : {Asker{0, asker.second}, asker}) {
+      const auto seat = seats->find(place);
+      if (seat != seats->end() && seat->second.waiter == waiter) seats->erase(seat);
+    }
   }
   tidy(room);
 }

@@ -156,6 +156,13 @@ std::vector<std::string> fuzz_examples() {
     const std::string past = record(0, replayed(arrival(op, 0, 2), 9)) + record(0, replayed(set, 4)) + record(0, replayed(remove, 3));
     examples.push_back(record(2 << 5, get) + past + record(0, replayed(relearned, 9)) + record(1, arrival(op, 1, 2)));
   }
+  // A caller outside that never asks again, another one beside it that gives up, and a third one.
+  const auto from = [](std::uint64_t caller, std::uint64_t id, Duration patience) {
+    StoreRequest request = arrival(StoreOp::barrier, 0, 3, id);
+    request.caller = caller, request.wait = patience;
+    return request;
+  };
+  examples.push_back(record(4, from(0, 1, 1s)) + record(4, from(7, 2, 5ms)) + record(4, from(9, 3, 1s)) + record(4, from(8, 4, 1s)));
   StoreReply reply{
       .id = 8, .ok = false, .code = Code::deadline_passed, .what = "waited", .values = {value("a"), {}}, .number = -1, .version = 5};
   const ByteVector answer = encode_payload(reply);

@@ -413,6 +413,14 @@ TEST_CASE("clients outside have the job's keys, and no generation", "[store]") {
     CHECK(outside(cid, barrier("b", 0, 3), 3).empty());
     CHECK(outside(ann, barrier("b", 0, 3), 1).size() == 3);
   }
+  SECTION("one that never asks again is one of them, and who gave up beside it no longer counts") {
+    CHECK(outside(ann, barrier("b", 0, 3), 0).empty());
+    CHECK(outside(ann, barrier("b", 0, 3, 5s), 7).empty());
+    CHECK(only(store.expire(start + 5s)).what == "waited 5.0 s at barrier \"job/b\": 2 of 3 callers are there");
+    CHECK(outside(ann, barrier("b", 0, 3), 9).empty());
+    CHECK(outside(ann, barrier("b", 0, 3), 8).size() == 3);
+    CHECK(store.expire(start + 1h).empty());
+  }
 }
 
 TEST_CASE("a fresh store goes on with a generation when its nodes have said what they remember", "[store]") {

@@ -211,9 +211,10 @@ class StoreClient final : public RequestStore, StreamUser {
             continue;
           }
           call.sent_on = streams_;
-          const std::shared_ptr<CallStream> stream = stream_;
+          std::shared_ptr<CallStream> stream = stream_;
           lock.unlock();
           stream->send(payload);
+          stream.reset();  // before the lock: it may be the last owner by now, and the stream's end takes the lock
           lock.lock();
           continue;  // the answer may be there
         }

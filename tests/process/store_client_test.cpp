@@ -233,6 +233,42 @@ TEST_CASE("a client outlives its store and goes on with the next one at its plac
   CHECK(meets.get());
 }
 
+TEST_CASE("many threads share one client whose store comes and goes, and every call ends by its deadline", "[grpc]") {
+  auto served = std::make_unique<Served>();
+  const std::uint16_t port = served->port();
+  // Left behind with its threads where one does not come back.
+  struct Shared {
+    std::unique_ptr<Store> store;
+    std::atomic<bool> ends = false;
+    std::atomic<int> running = 0, done = 0;
+    std::promise<void> all_ended{};
+  };
+  const auto shared = std::make_shared<Shared>();
+  shared->store = connected(*served);
+  constexpr int threads = 32;
+  shared->running = threads;
+  for (int t = 0; t < threads; ++t)
+    std::thread{[shared] {
+      while (!shared->ends)
+        if (shared->store->set("k", {}, deadline_in(2s)).ok()) ++shared->done;
+      if (--shared->running == 0) shared->all_ended.set_value();
+    }}.detach();
+  const auto serves = [&](int before) {  // until calls are answered again
+    const Deadline until = soon();
+    while (shared->done < before + threads && !until.passed(SteadyClock{}.now())) std::this_thread::sleep_for(1ms);
+    return shared->done >= before + threads;
+  };
+  bool goes_on = serves(0);
+  for (int i = 0; i < 60 && goes_on; ++i) {
+    served.reset();
+    served = std::make_unique<Served>(port);
+    goes_on = serves(shared->done);
+  }
+  CHECK(goes_on);
+  shared->ends = true;
+  CHECK(shared->all_ended.get_future().wait_for(patience) == std::future_status::ready);
+}
+
 TEST_CASE("a store with a token serves those who have it", "[grpc]") {
   Access access;
   access.token = Secret{"a token that nobody guesses"};

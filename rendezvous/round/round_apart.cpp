@@ -14,7 +14,8 @@ namespace elrun::inline v0 {
 // A worker reports a peer that it cannot reach. If the peer or its node has died, the coordinator knows before this report comes:
 // a worker gives up a connection only after 15 s.
 void Round::note_unreachable(const NodeId& id, const PeerUnreachable& said, Instant now) {
-  if (said.peer >= generation().seat_of(0).world_size) return;
+  const std::uint32_t world_size = generation().seat_of(0).world_size;
+  if (said.peer >= world_size || said.rank >= world_size || generation().member_of(said.rank).node != id) return;
   const NodeId& peer = generation().member_of(said.peer).node;
   if (peer == id || generation().is_done(id) || generation().is_done(peer)) return;
   if (current_.unreachable.note(id, peer, said, now))

@@ -279,11 +279,16 @@ TEST_CASE("a node that is needed although its workers fail brings nobody back wh
   }
 }
 
-TEST_CASE("what is said of a peer counts only in its generation, of another node and of a rank that there is", "[round]") {
+TEST_CASE("what is said of a peer counts only in its generation, of another node and of a rank that there is, by a rank of that node",
+          "[round]") {
   Three bench;
   bench.say(bench.b, PeerUnreachable{{7, {{1, 2}}}, 2, 4, true, "why"});
   bench.cannot_reach(bench.b, 2, 3);
   bench.cannot_reach(bench.b, 2, 6);
+  bench.cannot_reach(bench.b, 1, 4);          // a rank of a
+  bench.cannot_reach(bench.b, 5, 0);          // and one of c
+  bench.cannot_reach(bench.b, 6, 4);          // nobody's
+  bench.cannot_reach(bench.b, 4'000'000, 4);  // its place among the workers of a node would be out of bounds in a verdict
   bench.pass(10s);
   CHECK(bench.count<Revoke>(bench.a) == 0);
 }

@@ -147,7 +147,8 @@ class ELRUN_API Session {
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.
   /// Waits until the session is up, `deadline` at most, and says for whom. Fails with `invalid_argument` when the environment
-  /// contradicts itself, `unreachable` or `deadline_passed` when nobody answers, `refused` when the answer is no.
+  /// contradicts itself, `unreachable` or `deadline_passed` when nobody answers, `refused` when the answer is no,
+  /// `exhausted` when the system gives it no descriptor or no thread.
   static Result<std::unique_ptr<Session>> open(WorkerKind kind, Deadline deadline);
 };
 

@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <optional>
+#include <string_view>
+#include <system_error>
 #include <thread>
 
 #include <fmt/format.h>
@@ -15,6 +17,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/system/system_error.hpp>
 
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
@@ -360,8 +363,26 @@ class LinkSession final : public Session {
   std::optional<LinkStore> store_;  // of the generation at hand
 };
 
+// Where the system gives no descriptor Asio throws, and where it gives no thread the standard library.
+Result<std::unique_ptr<Link>> make_link(LinkTarget target, Deadline deadline) {
+  const Rank rank{target.hello.rank};
+  const auto refused = [rank](std::string_view what, const auto& error) {
+    return Failure{.code = Code::exhausted,
+                   .remedy = Remedy::fix_config,
+                   .what = fmt::format("open a session: no {}: {}", what, error.code().message()),
+                   .rank = rank};
+  };
+  try {
+    return std::make_unique<Link>(std::move(target), deadline);
+  } catch (const boost::system::system_error& error) {
+    return refused("descriptor (ulimit -n)", error);
+  } catch (const std::system_error& error) {
+    return refused("thread could be started (pids.max, ulimit -u)", error);
+  }
+}
+
 Result<std::unique_ptr<Session>> open_link(LinkTarget target, Deadline deadline) {
-  auto link = std::make_unique<Link>(std::move(target), deadline);
+  ELRUN_TRY_ASSIGN(auto link, make_link(std::move(target), deadline));
   ELRUN_TRY(link->wait_until_ready());
   return std::unique_ptr<Session>{std::make_unique<LinkSession>(std::move(link))};
 }

@@ -339,10 +339,16 @@ class GrpcServer final : public StreamServer {
 }  // namespace
 
 Result<std::unique_ptr<StreamServer>> start_stream_server(Loop& loop, const Clock& clock, const Log& log, StreamOwner& owner,
-                                                          const std::string& address, std::uint16_t port, StreamServerOptions options) {
+                                                          const std::string& address, std::uint16_t port, StreamServerOptions options) try {
   auto server = std::make_unique<GrpcServer>(loop, clock, log, owner, std::move(options));
   ELRUN_TRY(server->start(address, port));
   return std::unique_ptr<StreamServer>{std::move(server)};
+} catch (const boost::system::system_error& error) {  // Asio's, where the system gives no descriptor
+  return Failure{Code::exhausted, Remedy::retry,
+                 fmt::format("serve the rendezvous: no descriptor (ulimit -n): {}", error.code().message())};
+} catch (const std::system_error& error) {
+  return Failure{Code::exhausted, Remedy::retry,
+                 fmt::format("serve the rendezvous: no thread could be started (pids.max, ulimit -u): {}", error.code().message())};
 }
 
 }  // namespace elrun::inline v0

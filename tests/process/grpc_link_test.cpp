@@ -327,6 +327,20 @@ TEST_CASE("what cannot be is said with its reason", "[grpc]") {
     REQUIRE_FALSE(bound.ok());
     CHECK(bound.failure().code == Code::already_exists);
   }
+  SECTION("a thread that the system refuses") {
+    const auto second = Coordinator::create(world.loop, world.clock, world.log, {.timeouts = world.timeouts});
+    pthread_attr_t usual, huge;
+    REQUIRE(::pthread_getattr_default_np(&usual) == 0);
+    REQUIRE(::pthread_attr_init(&huge) == 0);
+    REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50) == 0);  // no machine has room for it
+    REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+    const auto refused = second->serve("127.0.0.1", 0);
+    REQUIRE(::pthread_setattr_default_np(&usual) == 0);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.failure().code == Code::exhausted);
+    CHECK(refused.failure().what.find("serve the rendezvous: no thread could be started (pids.max, ulimit -u)") != std::string::npos);
+    CHECK(second->serve("127.0.0.1", 0).ok());
+  }
   SECTION("an address of another machine") {
     const auto second = Coordinator::create(world.loop, world.clock, world.log, {.timeouts = world.timeouts});
     CHECK_FALSE(second->serve("192.0.2.1", 0).ok());

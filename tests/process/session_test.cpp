@@ -1,5 +1,7 @@
 #include <elrun/session.hpp>
 
+#include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +17,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include <boost/asio/io_context.hpp>
@@ -319,6 +322,36 @@ TEST_CASE("a socket that nobody serves is an answer, not a wait", "[session]") {
   const auto lost = open_under_agent({"/tmp/elrun-no-such-socket", Rank{0}, WorldSize{1}}, WorkerKind::program, within(60s));
   REQUIRE(!lost.ok());
   CHECK_THAT(lost.failure().what, Catch::Contains("/tmp/elrun-no-such-socket"));
+}
+
+TEST_CASE("a session for which the system has no descriptor or no thread is a failure", "[session]") {
+  SmallAgent agent{2};
+  std::optional<Result<std::unique_ptr<Session>>> session;
+  SECTION("descriptor") {
+    rlimit before{};
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit none{0, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+    session = agent.open(1);
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    REQUIRE(!session->ok());
+    CHECK_THAT(session->failure().what, Catch::Contains("no descriptor (ulimit -n): Too many open files"));
+  }
+  SECTION("thread") {
+    pthread_attr_t usual, huge;
+    REQUIRE(::pthread_getattr_default_np(&usual) == 0);
+    REQUIRE(::pthread_attr_init(&huge) == 0);
+    REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50) == 0);  // no machine has room for it
+    REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+    session = agent.open(1);
+    REQUIRE(::pthread_setattr_default_np(&usual) == 0);
+    REQUIRE(!session->ok());
+    CHECK_THAT(session->failure().what, Catch::Contains("no thread could be started (pids.max, ulimit -u)"));
+  }
+  CHECK(session->failure().code == Code::exhausted);
+  CHECK(session->failure().remedy == Remedy::fix_config);
+  CHECK(session->failure().rank == Rank{1});
+  CHECK(agent.open(1).ok());
 }
 
 TEST_CASE("garbage on the agent's socket costs its own connection and nothing else", "[session]") {

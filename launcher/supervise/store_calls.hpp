@@ -36,6 +36,8 @@ class StoreCalls {
   [[nodiscard]] bool is_gathering(ConnectionId caller) const;
   /// What a coordinator that serves this generation again has to hear; first what a `fresh` one, whose store is empty, lacks.
   [[nodiscard]] std::vector<StoreCall> to_send_again(bool fresh, const World& world) const;
+  /// Some of what was done is not remembered: a coordinator whose store is empty cannot go on with the generation.
+  [[nodiscard]] bool have_forgotten() const { return memory_.has_forgotten(); }
   /// No generation runs: open calls get no answer.
   void end_generation() { calls_.clear(); }
   /// Another generation begins: nothing of the last one is remembered.

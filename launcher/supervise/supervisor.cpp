@@ -260,6 +260,16 @@ void Supervisor::on_message(const Resumed& m) {
   line_.serves(false);
   generation_.resume(m.coordinated_by);
   if (m.fresh) successors_.begin_generation();  // this coordinator did not hear of its steps: a failure may use up the last restart
+  if (m.fresh && calls_.have_forgotten() && !job_.is_over()) {
+    Failure why{
+        Code::exhausted, Remedy::rejoin,
+        fmt::format("the coordinator that had the store is lost, and this node's workers put more into it than the {} MiB that are kept "
+                    "for another one: generation {} cannot go on",
+                    store_memory_max.value() >> 20, m.generation.number)};
+    say(Level::warning, why.what);
+    job_.recovery().lost(now_);
+    return stop({.rejoin = true}, std::nullopt, why);  // the coordinator ends the generation when this node joins again
+  }
   // The coordinator hears of both nodes, and decides which of them is excluded.
   for (const PeerUnreachable& peer : generation_.lost_peers().unreachable()) act(Send{peer});
   if (generation_.lost_peers().any()) on_broken_line();  // it means to go on in spite of that

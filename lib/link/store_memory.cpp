@@ -31,7 +31,7 @@ void StoreMemory::note(StoreRequest request, const StoreReply& reply) {
   bytes_ += weight(request);
   by_version_[request.version].push_back(name);
   entries_.emplace(name, std::move(request));
-  while (bytes_ > store_memory_max.value()) forget(entries_.find(by_version_.begin()->second.front()));
+  for (; bytes_ > store_memory_max.value(); has_forgotten_ = true) forget(entries_.find(by_version_.begin()->second.front()));
 }
 
 void StoreMemory::forget(std::map<Name, StoreRequest>::iterator entry) {

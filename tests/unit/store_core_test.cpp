@@ -509,8 +509,12 @@ TEST_CASE("a node remembers what its workers did, and tells it to another store"
     const auto rest = memory.replay(first, 3);
     REQUIRE(rest.size() == 5);  // four that fit, and that this is all
     CHECK(rest[0].keys[0] == "B");
+    CHECK(memory.has_forgotten());
+    memory.clear();
+    CHECK_FALSE(memory.has_forgotten());
   }
   SECTION("not beyond the generation") {
+    CHECK_FALSE(memory.has_forgotten());
     memory.clear();
     CHECK(memory.replay(second, 0).size() == 1);
   }

@@ -397,6 +397,25 @@ TEST_CASE("store calls go to the coordinator and come back", "[supervisor]") {
     node.on(LinkUp{});
     CHECK(node.hear(Resumed{generation(1), false}) == Words{"call 10.4"});
   }
+  SECTION("a node that has forgotten some of it ends the generation, and a coordinator that saw all of it goes on") {
+    const ByteVector large((16_MiB).value() - 1000);
+    for (std::uint64_t id = 3; id < 8; ++id) {
+      node.tell(10, StoreRequest{.id = id, .op = StoreOp::set, .generation = generation(1), .keys = {std::to_string(id)}, .value = large});
+      node.hear(StoreResult{10, {.id = id, .version = id}});
+    }
+    call(9);
+    node.on(LinkDown{});
+    node.on(LinkUp{});
+    CHECK(node.hear(Resumed{generation(1), false}) == Words{"call 10.9"});
+    node.on(LinkDown{});
+    node.on(LinkUp{});
+    const Words words = node.hear(Resumed{generation(1), true});
+    CHECK(std::none_of(words.begin(), words.end(), [](const std::string& word) { return word.starts_with("call"); }));
+    CHECK(node.said.find("put more into it than the 64 MiB that are kept for another one: generation 1 cannot go on") != std::string::npos);
+    Words last;
+    for (std::uint32_t i = 0; i < 2; ++i) last = node.ended(i, {.signal = SIGTERM});
+    CHECK(std::find(last.begin(), last.end(), "join last 1") != last.end());
+  }
   SECTION("a caller that hangs up is forgotten") {
     call(3);
     CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone"});

@@ -144,8 +144,8 @@ void Fingerprint::add(const StoreAdoption& adoption) {
 }
 
 void Fingerprint::add(const StoreMemory& memory) {
-  const auto& [entries, by_version, bytes] = memory;
-  all(entries, by_version);
+  const auto& [entries, by_version, bytes, has_forgotten] = memory;
+  all(entries, by_version, has_forgotten);
 }
 
 void Fingerprint::add(const launcher::Deadlines& deadlines) {

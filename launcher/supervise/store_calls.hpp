@@ -26,7 +26,7 @@ constexpr std::size_t store_calls_per_worker_max = 4096;  ///< Under way at one 
 class StoreCalls {
  public:
   /// Takes the call, or says why not.
-  [[nodiscard]] std::optional<StoreReply> add(ConnectionId from, const StoreRequest& call);
+  [[nodiscard]] std::optional<StoreReply> add(ConnectionId from, const StoreRequest& call, Instant now);
   /// What kind of call it was that is over with this; nothing where none was under way.
   [[nodiscard]] std::optional<StoreOp> answered(const StoreResult& result);
   /// The coordinator is lost: the answers for calls that must not be sent again.
@@ -34,8 +34,11 @@ class StoreCalls {
   void forget(ConnectionId caller);
   /// Its peers have not answered its all_gather yet.
   [[nodiscard]] bool is_gathering(ConnectionId caller) const;
-  /// What a coordinator that serves this generation again has to hear; first what a `fresh` one, whose store is empty, lacks.
-  [[nodiscard]] std::vector<StoreCall> to_send_again(bool fresh, const World& world) const;
+  /// Before calls are sent again: the answers for those whose time to wait is over. Nobody waits for them, so they must hold no seat in a gathering.
+  [[nodiscard]] std::vector<std::pair<ConnectionId, StoreReply>> end_late(Instant now);
+  /// What a coordinator that serves this generation again has to hear; first what a `fresh` one, whose store is empty, lacks. Each call waits for
+  /// what is left of its time.
+  [[nodiscard]] std::vector<StoreCall> to_send_again(bool fresh, const World& world, Instant now) const;
   /// Some of what was done is not remembered: a coordinator whose store is empty cannot go on with the generation.
   [[nodiscard]] bool have_forgotten() const { return memory_.has_forgotten(); }
   /// No generation runs: open calls get no answer.
@@ -48,7 +51,8 @@ class StoreCalls {
   using Call = std::pair<ConnectionId, std::uint64_t>;  // the caller, and its number for the call
   static Call first_of(ConnectionId caller) { return {caller, 0}; }
   static Call last_of(ConnectionId caller) { return {caller, ~std::uint64_t{0}}; }
-  std::map<Call, StoreRequest> calls_;
+  using Since = std::pair<StoreRequest, Instant>;  // when it came
+  std::map<Call, Since> calls_;
   StoreMemory memory_;  // what this node's workers did to the store in this generation
 };
 

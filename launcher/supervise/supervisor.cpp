@@ -274,7 +274,8 @@ void Supervisor::on_message(const Resumed& m) {
   for (const PeerUnreachable& peer : generation_.lost_peers().unreachable()) act(Send{peer});
   if (generation_.lost_peers().any()) on_broken_line();  // it means to go on in spite of that
   if (!ELRUN_PLANTED(done_is_not_reported_again)) act(tell_all(line_, view()));
-  for (StoreCall& call : calls_.to_send_again(m.fresh, generation_.world()))
+  for (auto& [caller, reply] : calls_.end_late(now_)) act(Answer{caller, std::move(reply)});
+  for (StoreCall& call : calls_.to_send_again(m.fresh, generation_.world(), now_))
     act(Send{std::move(call)});  // a fresh store waits for what all nodes remember
 }
 

@@ -405,7 +405,7 @@ void Supervisor::on_worker_message(ConnectionId from, const StoreRequest& m) {
     return act(Answer{
         from, failed_call(m, Code::generation_over,
                           fmt::format("the call is for generation {}, this is {}", m.generation.number, generation_.last().number))});
-  if (auto refused = calls_.add(from, m)) return act(Answer{from, *std::move(refused)});
+  if (auto refused = calls_.add(from, m, now_)) return act(Answer{from, *std::move(refused)});
   if (line_.is_serving()) act(Send{StoreCall{from, m}});
   const bool joins = m.op == StoreOp::all_gather && phase_ == Phase::running && !std::exchange(workers_[*i].session.joined, true);
   if (!joins) return;
@@ -421,7 +421,7 @@ void Supervisor::on_writer_message(const FromWriter& e) {
   if (phase_ != Phase::running) return act(Answer{e.from, failed_call(*call, Code::generation_over, "no generation runs on this node")});
   StoreRequest request = *call;
   request.generation = generation_.last();
-  if (auto refused = calls_.add(e.from, request)) return act(Answer{e.from, *std::move(refused)});
+  if (auto refused = calls_.add(e.from, request, now_)) return act(Answer{e.from, *std::move(refused)});
   if (line_.is_serving()) act(Send{StoreCall{e.from, std::move(request)}});
 }
 

@@ -31,6 +31,11 @@ enum class StoreOp : std::uint8_t { set = 1, get, add, compare_set, wait, remove
 /// A barrier or an all_gather.
 [[nodiscard]] constexpr bool gathers(StoreOp op) { return op == StoreOp::barrier || op == StoreOp::all_gather; }
 
+/// It may wait as long as `StoreRequest::wait` says.
+[[nodiscard]] constexpr bool may_wait(StoreOp op) {
+  return op == StoreOp::get || op == StoreOp::wait || op == StoreOp::watch || gathers(op);
+}
+
 /// One call of one worker. Which fields count follows from `op`.
 struct StoreRequest {
   std::uint64_t id = 0;  ///< Chosen by the caller, unique among its calls that are under way.

@@ -233,7 +233,7 @@ std::optional<StoreReply> StoreCore::refusal(const WaiterId& id, const StoreRequ
   if (fenced && over_) return failed(Code::generation_over, *over_);
   if (waiters_.contains(id)) return failed(Code::invalid_argument, fmt::format("call {} is under way already", request.id));
   const bool grows = request.op == StoreOp::set || request.op == StoreOp::add || request.op == StoreOp::compare_set;
-  const bool waits = request.op == StoreOp::get || request.op == StoreOp::wait || request.op == StoreOp::watch || gathers(request.op);
+  const bool waits = may_wait(request.op);
   if ((grows || waits) && held().value() + held_by(request) > store_total_max.value())
     return failed(Code::exhausted, fmt::format("the store is full: it holds {} of {} bytes", held().value(), store_total_max.value()));
   const std::size_t waiting = waiters_.size() + adoption_.calls();

@@ -371,7 +371,7 @@ TEST_CASE("store calls go to the coordinator and come back", "[supervisor]") {
   Node node;
   node.start(1, 1 + 1, true);
   const auto call = [&](std::uint64_t id, StoreOp op = StoreOp::get, std::uint64_t number = 1) {
-    return node.tell(10, StoreRequest{.id = id, .op = op, .generation = generation(number), .keys = {"k"}});
+    return node.tell(10, StoreRequest{.id = id, .op = op, .generation = generation(number), .wait = 10s, .keys = {"k"}});
   };
   CHECK(call(1) == Words{"call 10.1"});
   CHECK(call(1) == Words{"reply 10.1 protocol"});
@@ -387,9 +387,9 @@ TEST_CASE("store calls go to the coordinator and come back", "[supervisor]") {
     CHECK(node.hear(Resumed{generation(1)}) == Words{"call 10.3", "call 10.5", "call 10.6"});
   }
   SECTION("a fresh coordinator's store first hears what was done") {
-    node.tell(10, StoreRequest{.id = 3, .op = StoreOp::set, .generation = generation(1), .keys = {"k"}});
+    node.tell(10, StoreRequest{.id = 3, .op = StoreOp::set, .generation = generation(1), .wait = 10s, .keys = {"k"}});
     node.hear(StoreResult{10, {.id = 3, .version = 4}});
-    node.tell(10, StoreRequest{.id = 4, .op = StoreOp::get, .generation = generation(1), .keys = {"other"}});
+    node.tell(10, StoreRequest{.id = 4, .op = StoreOp::get, .generation = generation(1), .wait = 10s, .keys = {"other"}});
     node.on(LinkDown{});
     node.on(LinkUp{});
     CHECK(node.hear(Resumed{generation(1), true}) == Words{"call 0.0", "call 0.1", "call 10.4"});  // the set, that it is all, and the call
@@ -400,7 +400,9 @@ TEST_CASE("store calls go to the coordinator and come back", "[supervisor]") {
   SECTION("a node that has forgotten some of it ends the generation, and a coordinator that saw all of it goes on") {
     const ByteVector large((16_MiB).value() - 1000);
     for (std::uint64_t id = 3; id < 8; ++id) {
-      node.tell(10, StoreRequest{.id = id, .op = StoreOp::set, .generation = generation(1), .keys = {std::to_string(id)}, .value = large});
+      node.tell(10,
+                StoreRequest{
+                    .id = id, .op = StoreOp::set, .generation = generation(1), .wait = 10s, .keys = {std::to_string(id)}, .value = large});
       node.hear(StoreResult{10, {.id = id, .version = id}});
     }
     call(9);

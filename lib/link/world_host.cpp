@@ -44,7 +44,7 @@ WorldHost::WorldHost(boost::asio::io_context& loop, const Clock& clock, const Lo
 
 void WorldHost::beat() {
   for (const auto& [rank, member] : roll_.members()) server_->send(member.visitor, Alive{});
-  if (!roll_.complete() && ++beats_ > 1) {  // a quick start needs no word
+  if (!roll_.complete() && !given_up_ && ++beats_ > 1) {  // a quick start needs no word
     const auto missing = roll_.missing();
     waiting_(log_, Level::info, fmt::format("waiting for {} of {} workers: {}", missing.size(), world_.value(), list_ranks(missing)));
   }
@@ -56,15 +56,14 @@ void WorldHost::beat() {
 
 void WorldHost::on_message(WorkerServer::Connection from, const Message& message) {
   if (const auto* hello = std::get_if<Hello>(&message)) {
+    if (given_up_) return refuse(from, *given_up_);  // the others have gone, although nobody has seen them leave
     if (const auto earlier = roll_.earlier_of(*hello); earlier && *earlier != from) {
       server_->close(*earlier);
       on_closed(*earlier, {});
     }
     if (auto failure = roll_.arrive(from, *hello, server_->peer(from))) {
       refused_(log_, clock_.now(), Level::warning, failure->what);
-      server_->send(from, Refusal{std::move(*failure)});
-      server_->close(from);
-      on_closed(from, {});
+      refuse(from, std::move(*failure));
     } else {
       server_->expect(from);
       if (roll_.complete()) welcome_all();
@@ -78,6 +77,12 @@ void WorldHost::on_message(WorkerServer::Connection from, const Message& message
   } else if (const auto* over = std::get_if<JobOver>(&message); over != nullptr && over->generation == generation_) {
     on_job_over(from, *rank);
   }
+}
+
+void WorldHost::refuse(WorkerServer::Connection from, Failure why) {
+  server_->send(from, Refusal{std::move(why)});
+  server_->close(from);
+  on_closed(from, {});
 }
 
 void WorldHost::welcome_all() {
@@ -103,6 +108,7 @@ void WorldHost::give_up() {
     server_->send(member.visitor, Refusal{why});
     server_->close(member.visitor);
   }
+  given_up_ = why;
 }
 
 void WorldHost::on_closed(WorkerServer::Connection from, const Failure& why) {

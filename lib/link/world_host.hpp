@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <boost/asio/steady_timer.hpp>
@@ -31,6 +32,7 @@ class WorldHost {
   void on_closed(WorkerServer::Connection from, const Failure& why);
   void welcome_all();
   void give_up();
+  void refuse(WorkerServer::Connection from, Failure why);
   void deliver(const std::vector<StoreAnswer>& answers);
   void on_job_over(WorkerServer::Connection from, Rank rank);
   void release_host();
@@ -42,6 +44,7 @@ class WorldHost {
   Generation generation_{.number = 1};
   Key256 key_{};
   RollCall roll_;
+  std::optional<Failure> given_up_;  // not all came in time: nobody is taken any more
   LogIfChanged waiting_;
   LogLimited refused_;
   std::uint64_t beats_ = 0;

@@ -35,9 +35,10 @@ class StoreAdoption {
   }
   /// A change of this key, with its version, as a node remembers it. False: another node's worker changed it later.
   [[nodiscard]] bool is_newest(const std::string& key, std::uint64_t version) {
-    std::uint64_t& newest = replayed_[key];
-    if (version <= newest) return false;
-    newest = version;
+    const auto [newest, fresh] = replayed_.try_emplace(key);
+    if (fresh) bytes_ += key.size() + store_key_overhead;
+    if (version <= newest->second) return false;
+    newest->second = version;
     return true;
   }
   void put_off(PutOffCall call) {
@@ -54,7 +55,7 @@ class StoreAdoption {
     return take([](const PutOffCall& call) { return call.scope == StoreScope::generation; });
   }
   [[nodiscard]] std::size_t calls() const { return put_off_.size(); }
-  /// What the calls hold.
+  /// What the calls and the names of the replayed keys hold.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:

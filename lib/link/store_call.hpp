@@ -15,15 +15,18 @@
 namespace elrun::inline v0 {
 
 constexpr Bytes store_key_max = 4_KiB;
-constexpr Bytes store_value_max = 16_MiB;             ///< Of one value; also of all that one reply carries.
-constexpr Bytes store_total_max = 1_GiB;              ///< Keys, values and waiting calls together; beyond it calls are refused.
+constexpr Bytes store_value_max = 16_MiB;  ///< Of one value; also of all that one reply carries.
+constexpr Bytes store_total_max = 1_GiB;   ///< Keys, values and waiting calls together; beyond it calls are refused.
+constexpr std::uint64_t store_call_overhead =
+    512;  ///< Bytes that count for each waiting call, beside its keys and values: it, and where it is found.
+constexpr std::uint64_t store_key_overhead = 128;     ///< The same for each key that is there.
 constexpr std::uint32_t store_waiters_max = 1 << 20;  ///< Callers that wait at one time.
 constexpr std::uint32_t store_keys_per_call_max = 4096;
 constexpr std::uint32_t store_count_max = 1 << 20;     ///< Callers of one barrier or all_gather.
 constexpr Duration store_wait_max = 24h * 365;         ///< A longer wait is cut to this, so that no instant overflows.
 constexpr Bytes store_kept_max = 64_MiB;               ///< Answers of finished gatherings, kept for who asks again; the oldest go first.
 constexpr std::string_view store_job_prefix = "job/";  ///< Keys that outlive their generation.
-static_assert(store_count_max <= store_waiters_max);
+static_assert(store_count_max <= store_waiters_max && store_waiters_max * store_call_overhead < store_total_max.value());
 
 /// `relearned`: a node has said all that it remembers (see `StoreCore::adopt_generation`).
 enum class StoreOp : std::uint8_t { set = 1, get, add, compare_set, wait, remove, num_keys, barrier, all_gather, watch, relearned };
@@ -76,9 +79,9 @@ struct StoreAnswer {
   StoreReply reply;
 };
 
-/// What a call holds as long as it is kept: keys and values.
+/// What a call holds as long as it is kept: keys and values, and the memory around them.
 [[nodiscard]] inline std::uint64_t held_by(const StoreRequest& request) {
-  std::uint64_t bytes = request.value.size() + request.expected.size();
+  std::uint64_t bytes = store_call_overhead + request.keys.size() * sizeof(std::string) + request.value.size() + request.expected.size();
   for (const std::string& key : request.keys) bytes += key.size();
   return bytes;
 }

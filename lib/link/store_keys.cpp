@@ -15,14 +15,14 @@ std::size_t StoreKeys::missing(const StoreRequest& request, std::size_t from) co
 
 void StoreKeys::put(const std::string& key, ByteVector value) {
   const auto [entry, fresh] = keys_.try_emplace(key);
-  bytes_ += fresh ? key.size() : 0;
+  bytes_ += fresh ? key.size() + store_key_overhead : 0;
   bytes_ += value.size();
   bytes_ -= entry->second.size();
   entry->second = std::move(value);
 }
 
 void StoreKeys::erase(Keys::iterator entry) {
-  bytes_ -= entry->first.size() + entry->second.size();
+  bytes_ -= entry->first.size() + entry->second.size() + store_key_overhead;
   keys_.erase(entry);
 }
 

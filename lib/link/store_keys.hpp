@@ -27,7 +27,7 @@ class StoreKeys {
   [[nodiscard]] std::size_t size() const { return keys_.size(); }
   /// Keys that begin so.
   [[nodiscard]] std::size_t count(std::string_view prefix) const;
-  /// Names and values.
+  /// Names and values, and the memory around them.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   /// The first of the keys that a call names, from this one on, that is not there; their number: all are.
   [[nodiscard]] std::size_t missing(const StoreRequest& request, std::size_t from = 0) const;

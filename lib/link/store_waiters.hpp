@@ -26,13 +26,15 @@ struct StoreWaiter {
   std::optional<std::size_t> parked_at;  ///< get, wait, watch: which of its keys; when it changes the waiter is looked at again
 };
 
+static_assert(2 * sizeof(StoreWaiter) <= store_call_overhead);
+
 /// Found by caller, by scope, by deadline, and by the one key at which each is parked. A value; it judges nothing.
 class StoreWaiters {
  public:
   [[nodiscard]] bool contains(const WaiterId& id) const { return waiters_.contains(id); }
   [[nodiscard]] const StoreWaiter& at(const WaiterId& id) const { return waiters_.at(id); }
   [[nodiscard]] std::size_t size() const { return waiters_.size(); }
-  /// What they hold: keys and values.
+  /// What they hold (`held_by`).
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
   /// From `now` for as long as the request says, `store_wait_max` at most. There is none of this id.

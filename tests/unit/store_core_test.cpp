@@ -256,11 +256,23 @@ TEST_CASE("what is out of bounds is refused, and nothing is kept of it", "[store
     CHECK(store.call(bob, request, start).empty());
   }
   SECTION("more than the store holds") {
-    const ByteVector full(store_value_max.value() - 100);
+    const ByteVector full(store_value_max.value() - 1000);
     for (int i = 0; i < 64; ++i) CHECK(only(call(ann, {.op = StoreOp::set, .keys = {std::to_string(i)}, .value = full})).ok);
     CHECK(only(call(ann, {.op = StoreOp::set, .keys = {"64"}, .value = full})).code == Code::exhausted);
     CHECK(only(call(ann, {.op = StoreOp::get, .keys = {"1"}})).ok);
   }
+}
+
+TEST_CASE("what holds no text counts as well: keys, names of keys that are waited for, and calls", "[store]") {
+  StoreCore store = fresh_store();
+  Caller call{store};
+  const StoreRequest empty_names{.op = StoreOp::wait, .wait = 1h, .keys = std::vector<std::string>(store_keys_per_call_max)};
+  for (int i = 0; i < 10; ++i) CHECK(call(ann, empty_names).empty());
+  CHECK(store.held() == Bytes{10 * (store_call_overhead + store_keys_per_call_max * sizeof(std::string))});
+  store.forget(ann);
+  CHECK(store.held() == 0_B);
+  CHECK(only(call(ann, set("", ""))).ok);
+  CHECK(store.held() == Bytes{store_key_overhead});
 }
 
 TEST_CASE("watch is answered when the key differs from what the caller knows", "[store]") {

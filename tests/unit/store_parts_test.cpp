@@ -28,24 +28,24 @@ TEST_CASE("keys count their names and values, and only the job's outlive a gener
   keys.put("a/1", bytes("12345"));
   keys.put("a/2", {});
   keys.put("job/a", bytes("1"));
-  CHECK(keys.bytes() == 3 + 5 + 3 + 5 + 1);
+  CHECK(keys.bytes() == 3 + 5 + 3 + 5 + 1 + 3 * store_key_overhead);
   CHECK(keys.size() == 3);
   CHECK(keys.count("a/") == 2);
   CHECK(keys.count("") == 3);
   CHECK(keys.count("b") == 0);
   keys.put("a/1", bytes("1"));
   CHECK(*keys.find("a/1") == bytes("1"));
-  CHECK(keys.bytes() == 3 + 1 + 3 + 5 + 1);
+  CHECK(keys.bytes() == 3 + 1 + 3 + 5 + 1 + 3 * store_key_overhead);
   CHECK(keys.missing({.keys = {"a/1", "c", "b"}}) == 1);
   CHECK(keys.missing({.keys = {"c", "a/1", "b"}}, 1) == 2);
   CHECK(keys.missing({.keys = {"a/1", "a/2"}}) == 2);
   keys.erase("a/1");
   CHECK_FALSE(keys.contains("a/1"));
-  CHECK(keys.bytes() == 3 + 5 + 1);
+  CHECK(keys.bytes() == 3 + 5 + 1 + 2 * store_key_overhead);
   keys.drop_generation();
   CHECK(keys.size() == 1);
   CHECK(keys.contains("job/a"));
-  CHECK(keys.bytes() == 5 + 1);
+  CHECK(keys.bytes() == 5 + 1 + store_key_overhead);
 }
 
 TEST_CASE("a waiter is found by caller, scope, deadline and key, until it is released", "[store]") {
@@ -56,7 +56,7 @@ TEST_CASE("a waiter is found by caller, scope, deadline and key, until it is rel
   waiters.add({ann, 3}, waits_for("long", Duration::max()), start, StoreScope::generation);
   for (const WaiterId& id : Ids{{bob, 1}, {ann, 7}}) waiters.park(id, 0);
   CHECK(waiters.size() == 3);
-  CHECK(waiters.bytes() == 1 + 6 + 4);
+  CHECK(waiters.bytes() == 1 + 6 + 4 + 3 * store_call_overhead + 4 * sizeof(std::string));
   CHECK(waiters.of(ann) == Ids{{ann, 3}, {ann, 7}});
   CHECK(waiters.of(StoreScope::generation) == Ids{{ann, 3}, {bob, 1}});
   CHECK(waiters.parked_at("k") == Ids{{ann, 7}, {bob, 1}});
@@ -74,7 +74,7 @@ TEST_CASE("a waiter is found by caller, scope, deadline and key, until it is rel
     CHECK_FALSE(waiters.contains({ann, 7}));
     CHECK(waiters.parked_at("k") == Ids{{bob, 1}});
     CHECK(waiters.next_expiry() == start + 20s);
-    CHECK(waiters.bytes() == 1 + 4);
+    CHECK(waiters.bytes() == 1 + 4 + 2 * (store_call_overhead + sizeof(std::string)));
     CHECK_FALSE(waiters.release({ann, 3}).parked_at);
     waiters.release({bob, 1});
     CHECK(waiters.parked_at("k").empty());
@@ -262,7 +262,8 @@ TEST_CASE("an adoption lasts until all nodes have said what they remember, and p
   put_off(bob, "bb", StoreScope::job);
   put_off(ann, "ccc", StoreScope::job);
   CHECK(adoption.calls() == 3);
-  CHECK(adoption.bytes() == 6);
+  const std::uint64_t names = 1 + 5 + 2 * store_key_overhead, call = store_call_overhead + sizeof(std::string);
+  CHECK(adoption.bytes() == names + 6 + 3 * call);
   SECTION("in their order") {
     CHECK(adoption.note_reported(1));
     const auto calls = adoption.end();
@@ -277,14 +278,14 @@ TEST_CASE("an adoption lasts until all nodes have said what they remember, and p
   }
   SECTION("not of a caller that is gone") {
     adoption.forget(ann);
-    CHECK(adoption.bytes() == 2);
+    CHECK(adoption.bytes() == names + 2 + call);
     CHECK(adoption.end().front().from == bob);
   }
   SECTION("not of a generation that is over") {
     const auto over = adoption.drop_generation();
     REQUIRE(over.size() == 1);
     CHECK(over[0].request.keys[0] == "a");
-    CHECK(adoption.bytes() == 5);
+    CHECK(adoption.bytes() == names + 5 + 2 * call);
     CHECK(adoption.end().size() == 2);
   }
 }

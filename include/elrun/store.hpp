@@ -17,7 +17,8 @@
 
 namespace elrun::inline v0 {
 
-/// Keys of one generation; they vanish with it, except those that begin with `job/`, which belong to the job.
+/// Keys of one generation; they vanish with it, except those that begin with `job/`, which belong to the job. They last as long as its coordinator:
+/// when that is lost, the next one has of them what workers changed in the generation that goes on, and nothing where none goes on.
 /// Thread-safe. Every call ends by its deadline (`deadline_passed`, naming what it waited for) or with
 /// `generation_over`. Keys have at most 4 KiB, values at most 16 MiB; more is `invalid_argument`, and nothing is sent.
 class ELRUN_API Store {

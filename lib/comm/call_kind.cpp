@@ -20,11 +20,12 @@ std::string to_string(CallKind kind) {
 }
 
 Failure differing_kinds(Rank peer, CallKind theirs, CallKind mine) {
-  return {.code = Code::protocol,
-          .remedy = Remedy::abort_group,
-          .what = fmt::format("rank {} is in {}, and this rank in {}: the ranks make different calls", peer.value(), to_string(theirs),
-                              to_string(mine)),
-          .peer = peer};
+  return {
+      .code = Code::protocol,
+      .remedy = Remedy::abort_group,
+      .what = fmt::format("rank {} is in {}, and this rank in {}: the ranks make different calls{}", peer.value(), to_string(theirs),
+                          to_string(mine), theirs == CallKind{} || mine == CallKind{} ? ", or have different versions of libelrun" : ""),
+      .peer = peer};
 }
 
 }  // namespace elrun::inline v0

@@ -49,6 +49,14 @@ namespace {
 /// What the communication thread is in. `over` is final.
 enum class Stage : std::uint8_t { connecting, idle, calling, over };
 
+// The system says ENOSPC of watches, too, which reads like a full disk.
+Failure lacking(std::string_view what, const boost::system::system_error& error) {
+  return {.code = Code::exhausted,
+          .remedy = Remedy::fix_config,
+          .what = fmt::format("{}: {} (a limit of this process or its user: descriptors, fs.epoll.max_user_watches, memory)", what,
+                              error.code().value() == ENOSPC ? "no watch for a descriptor is left" : error.code().message())};
+}
+
 ConnectionEnd end_by(const ErrorCode& error) {
   if (error == asio::error::eof) return ConnectionEnd::closed;
   const bool silent =
@@ -201,11 +209,11 @@ class Mesh::State : public std::enable_shared_from_this<State> {
   }
 
   void give_up(const std::exception& error) {
-    const bool by_system = dynamic_cast<const boost::system::system_error*>(&error) != nullptr;
-    Failure why{.code = Code::exhausted, .remedy = by_system ? Remedy::fix_config : Remedy::exit_process};
+    const auto* const by_system = dynamic_cast<const boost::system::system_error*>(&error);
+    Failure why{.code = Code::exhausted, .remedy = Remedy::exit_process};
     try {
-      why.what = fmt::format("the group's communication thread failed: {}{}", error.what(),
-                             by_system ? " (a limit of this process or its user: descriptors, fs.epoll.max_user_watches, memory)" : "");
+      if (by_system != nullptr) why = lacking("run the group's communication thread", *by_system);
+      else why.what = fmt::format("the group's communication thread failed: {}", error.what());
       why = located(std::move(why));
     } catch (const std::exception&) {  // not even the words can be had
     }
@@ -353,7 +361,7 @@ Result<std::unique_ptr<Mesh>> Mesh::join(Session& session, const GroupToJoin& gr
   ELRUN_TRY(state->connect(session));
   return mesh;
 } catch (const boost::system::system_error& error) {
-  return located(from_errno(error.code().value(), "make a process group"), session.place().membership, group.name);
+  return located(lacking("make a process group", error), session.place().membership, group.name);
 }
 
 Result<void> Mesh::transfer(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Rank> whom,

@@ -98,6 +98,8 @@ Result<void> JobWorld::join() {
   auto joined = join_(session_);
   if (!joined.ok()) {
     end_->set(joined.failure());
+    // What this host lacks, it lacks in the next generation, too: its node is the one to fail, and not the generation of all.
+    if (joined.failure().code == Code::exhausted && joined.failure().remedy == Remedy::fix_config) throw Error{std::move(joined).failure()};
     return std::move(joined).failure();
   }
   peers_ = std::move(joined).value();

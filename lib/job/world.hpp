@@ -88,7 +88,8 @@ class JobWorld {
   /// The session is in another generation now: forgets the old one, which is over.
   void renew();
 
-  /// Connects to the peers; does nothing when that is done, or in a world of one.
+  /// Connects to the peers; does nothing when that is done, or in a world of one. Throws Error where this host lacks what it takes (`exhausted`, to be changed
+  /// by its administrator).
   Result<void> join();
 
   /// Whether the generation is over: its session said so, or a call failed.

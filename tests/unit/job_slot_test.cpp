@@ -75,6 +75,23 @@ TEST_CASE("a sum has a short name, a finite value, and not too many beside it", 
   CHECK_THROWS_WITH(open.add(slot, "0", 1, true), Catch::Contains("add() is called after the slot's end"));
 }
 
+// ---- JobWorld
+
+TEST_CASE("a world that this host lacks the means for ends the worker; one whose peers are missing can be made again", "[job_world]") {
+  Place place = place_alone();
+  place.membership.world = WorldSize{2};
+  TestSession session{place, nullptr};
+  const auto fails = [](Code code, Remedy remedy) {
+    return [=](Session&) -> Result<std::unique_ptr<Peers>> { return Failure{code, remedy, "no watch for a descriptor is left"}; };
+  };
+  JobWorld lacking{session, fails(Code::exhausted, Remedy::fix_config)};
+  CHECK_THROWS_WITH(lacking.join(), Catch::Contains("no watch for a descriptor is left"));
+  JobWorld retried{session, fails(Code::exhausted, Remedy::retry)};
+  CHECK_FALSE(retried.join().ok());
+  JobWorld alone{session, fails(Code::deadline_passed, Remedy::rejoin)};
+  CHECK_FALSE(alone.join().ok());
+}
+
 // ---- ProgramTimeout
 
 TEST_CASE("others wait for a program as long as it is slow, and an hour for its first slot", "[program_timeout]") {

@@ -47,7 +47,7 @@ class ELRUN_API BatchLoader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Samples of type T. `fetch(id, sample)` fills one, and `sample` is all zero bytes before; it may wait for a disk, and must not depend on anything but the id. It is
+/// Samples of type T. `fetch(id, sample)` fills one, and `sample` is all zero bytes before, so all memory of a loader becomes resident: (ahead + 2) batches of T. It may wait for a disk, and must not depend on anything but the id. It is
 /// called on the loader's thread and on that of `get`, at times on both at once. Use the loader itself from one thread.
 /// A loader for the samples of steps, and another one for those of evaluations, where these are other data.
 ///

@@ -139,10 +139,11 @@ void Supervisor::join() {
   }
   join.restarts = generation_.world().restarts;
   join.heard = line_.newest_running();
+  const bool is_ready = !join.resuming && join.workers > 0 && workers_.are_prepared(join.workers);
   if (preparation_.beside) join.preparedness = Preparedness::starting;
-  else if (!join.resuming && join.workers > 0 && workers_.are_prepared(join.workers)) join.preparedness = Preparedness::ready;
+  else if (is_ready) join.preparedness = Preparedness::ready;
   act(Send{join});
-  preparation_.was_told = false;
+  preparation_.was_told = !preparation_.beside && is_ready;
   tell_prepared();
   // This coordinator may be a new one that does not know it, and the other members may have ended.
   if (job_.is_over()) act(Send{JobFinished{generation_.last()}});
@@ -263,11 +264,12 @@ void Supervisor::on_message(const Resumed& m) {
   if (m.fresh && calls_.have_forgotten() && !job_.is_over()) {
     Failure why{
         Code::exhausted, Remedy::rejoin,
-        fmt::format("the coordinator that had the store is lost, and this node's workers put more into it than the {} MiB that are kept "
-                    "for another one: generation {} cannot go on",
-                    store_memory_max.value() >> 20, m.generation.number)};
+        fmt::format("generation {} began under another coordinator, and this node's workers put more into its store than the {} MiB that a "
+                    "node keeps for the next one: the generation cannot go on",
+                    m.generation.number, store_memory_max.value() >> 20)};
     say(Level::warning, why.what);
     job_.recovery().lost(now_);
+    if (deadlines_.is_set(Wait::leave)) return leave(departure_.signal(), departure_.why());
     return stop({.rejoin = true}, std::nullopt, why);  // the coordinator ends the generation when this node joins again
   }
   // The coordinator hears of both nodes, and decides which of them is excluded.

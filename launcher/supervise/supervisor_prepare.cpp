@@ -31,26 +31,28 @@ void Supervisor::on_message(const Prepare& m) {
 // The coordinator may give this node a place as soon as it hears that all are ready. That one has failed is told once no other one is starting or
 // ending any more.
 void Supervisor::tell_prepared() {
-  if (!preparation_.beside || !line_.is_up()) return;
+  if (!line_.is_up()) return;
   if (workers_.are_prepared(generation_.places())) {
-    if (std::exchange(preparation_.was_told, true)) return;
+    if (!preparation_.beside || std::exchange(preparation_.was_told, true)) return;
     deadlines_.clear(Wait::prepare);
     act(Send{MoreWorkers{preparation_.beside->generation, generation_.places()}});
-  } else if (workers_.are_settled()) {
-    act(Send{preparation_.failure.value_or(NotPrepared{preparation_.beside->generation, "its end between generations", 1, false})});
+  } else if ((preparation_.beside || preparation_.failure) && workers_.are_settled()) {
+    const Generation beside = preparation_.beside ? preparation_.beside->generation : generation_.last();
+    act(Send{preparation_.failure.value_or(NotPrepared{beside, "its end between generations", 1, false})});
     end_preparation();
   }
 }
 
-// A worker without which this node is not prepared.
+// A worker without which this node is not prepared, as the coordinator may think it is.
 void Supervisor::fail_preparation(const Worker& w) {
-  if (!preparation_.beside) return;
+  if (!preparation_.beside && !preparation_.was_told) return;
   if (!preparation_.failure)
-    preparation_.failure = {.beside = preparation_.beside->generation,
+    preparation_.failure = {.beside = preparation_.beside ? preparation_.beside->generation : generation_.last(),
                             .what = w.cause() + (w.death.error.empty() ? "" : ": " + w.death.error),
                             .exit_code = w.exit_code(),
                             .before_session = !w.session.opened};
   preparation_.was_told = false;
+  if (!deadlines_.is_set(Wait::prepare) && preparation_.beside) deadlines_.set(Wait::prepare, now_ + options_.timeouts.session);
   tell_prepared();
 }
 

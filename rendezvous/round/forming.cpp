@@ -19,7 +19,8 @@ bool others_suffice(const NodeTable& nodes, const std::set<NodeId>& without, std
   return static_cast<std::size_t>(others) >= needed;
 }
 
-std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room, const std::optional<Generation>& ended) {
+std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room, const std::optional<Generation>& ended, std::size_t needed,
+                                 const std::function<bool(const NodeTable::Node&)>& unprepared) {
   std::vector<NodeId> chosen;
   std::set<std::int32_t> hints;
   for (const auto& [id, node] : nodes.all())
@@ -35,9 +36,11 @@ std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room, const
     (twin ? twins : others).push_back(id);
   }
   const bool first = is_first_formation(nodes);
-  for (const auto* more : {&others, &twins})
-    for (const NodeId& id : *more)
-      if (chosen.size() < room && !(ELRUN_PLANTED(spare_never_used) && !first)) chosen.push_back(id);
+  for (const bool late : {false, true})
+    for (const auto* more : {&others, &twins})
+      for (const NodeId& id : *more)
+        if (unprepared(nodes.at(id)) == late && chosen.size() < (late ? needed : room) && !(ELRUN_PLANTED(spare_never_used) && !first))
+          chosen.push_back(id);
   return chosen;
 }
 

@@ -112,7 +112,6 @@ struct CurrentGeneration {
   StartWatch start_watch{};
   UnreachablePairs unreachable{};
   PendingJudgement pending{};
-  bool workers_can_start_early = false;  ///< A Job's, whose newcomers start before they have a place
 
   void excuse(const Stall& stall) {
     state.excuse(stall);

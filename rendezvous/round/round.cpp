@@ -139,7 +139,7 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
   } else if (const auto* job = std::get_if<WorkersAreJob>(&message)) {
     if (!current(job->generation)) return;
     budget_.note_job();
-    current_.workers_can_start_early |= job->stays;
+    newcomers_prepare_ = newcomers_prepare_ || job->stays;
     judge_what_was_put_off(now);
     judge_done_before_session(now);
   } else if (const auto* more = std::get_if<MoreWorkers>(&message)) {

@@ -163,7 +163,6 @@ class Round {
   [[nodiscard]] bool must_prepare(const Node& node) const;
   [[nodiscard]] std::vector<NodeId> ready_newcomers() const;
   [[nodiscard]] Instant came_at(const Node& node) const;
-  void leave_out_unprepared(std::vector<NodeId>& chosen) const;
   void prepare_newcomers(Instant now);
   void prepare(Node& node, Instant now);
   void prepared(Node& node, Instant now);
@@ -263,7 +262,8 @@ class Round {
   StatusMessages status_;
   WakeUp wake_up_;
 
-  std::string cause_;  // why the generation before ended
+  bool newcomers_prepare_ = false;  // the program is a Job, whose libelrun can wait for a place
+  std::string cause_;               // why the generation before ended
   bool same_hints_told_ = false;
   std::vector<RoundAction> actions_;  // of the step under way
 };

@@ -27,9 +27,9 @@ void Round::advance(Instant now) {
     if (current_.unreachable.are_certain(nodes_, setup_.timeouts.reconnect_grace, now)) separate_unreachable(now);
     for (const NodeId& id : excluded_.let_in_due(now)) let_in(id, now);
     end_late_preparations(now);
-    prepare_newcomers(now);
     grow(now);
     form(now);
+    prepare_newcomers(now);
     give_up(now);
   }
   if (!verdict_.is_given() && terms_.are_known()) explain(now);
@@ -183,9 +183,10 @@ void Round::form(Instant now) {
         "this agent leaves, and no other agent of the job may coordinate (is_host=0): the next generation has no coordinator once this agent has ended. "
         "Let more agents coordinate, or start this one again soon");
   if (now < closes_at()) return;
-  std::vector<NodeId> chosen = choose_nodes(nodes_, room(), generation().has_begun() ? std::nullopt : earlier_.ended());
-  leave_out_unprepared(chosen);
-  begin(chosen, now);
+  // A world of nodes that are enough begins without those that have not prepared: it would stand still for the start of their workers.
+  begin(choose_nodes(nodes_, room(), generation().has_begun() ? std::nullopt : earlier_.ended(), needed(),
+                     [this](const Node& node) { return must_prepare(node); }),
+        now);
 }
 
 bool Round::another_may_coordinate() const {
@@ -272,8 +273,11 @@ World Round::world_of(std::uint32_t group_rank, const Key256& key) const {
 }
 
 void Round::give_up(Instant now) {
+  // Enough are here, but for the workers of some that are starting. That has a deadline of its own, and a node that fails is taken as it is.
+  if (!generation().runs() && !recovery_ && nodes_.waiting() < needed() && in_sight() >= needed() && members_are_ready())
+    forming_.restart(now);
   const std::optional<Instant> at = forming_.given_up_at(setup_.timeouts.join);
-  if (generation().runs() || recovery_ || !at || now < *at || in_sight() >= needed()) return;
+  if (generation().runs() || recovery_ || !at || now < *at || nodes_.waiting() >= needed()) return;
   const bool never = !generation().has_begun() && earlier_.none_is_new();
   decide(never ? exit_never_formed : exit_too_few,
          fmt::format("{} of at least {} nodes were there within {:.3g} s; {}", nodes_.waiting(), needed(), seconds(setup_.timeouts.join),

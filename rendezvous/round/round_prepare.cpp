@@ -15,18 +15,18 @@ constexpr Duration prepared_gather_most = 30s;
 
 }  // namespace
 
-// Only where a Job's generation runs or ran last, whose libelrun can wait for a place: another program starts again with each generation.
+// Only where the program is a Job whose libelrun can wait for a place: another one starts again with each generation.
 bool Round::must_prepare(const Node& node) const {
-  return current_.workers_can_start_early && !node.member && node.join.prepares && node.preparation.state == Preparation::State::none &&
+  return newcomers_prepare_ && !node.member && node.join.prepares && node.preparation.state == Preparation::State::none &&
          !ELRUN_PLANTED(newcomers_are_waited_for);
 }
 
-// Those for which there is room, in their order.
+// Those that would have a place in the next generation, in their order.
 std::vector<NodeId> Round::ready_newcomers() const {
-  const std::size_t taken = generation().members().size() + nodes_.coming();
+  const std::size_t members = generation().members().size();
   std::vector<NodeId> ready;
   for (const auto& [arrived, id] : nodes_.newcomers()) {
-    if (taken + ready.size() >= room()) break;
+    if (members + ready.size() >= room()) break;
     if (!must_prepare(nodes_.at(id))) ready.push_back(id);
   }
   return ready;
@@ -41,17 +41,10 @@ Instant Round::came_at(const Node& node) const {
   return preparation.ready + std::min<Duration>((preparation.ready - preparation.since) / 4, prepared_gather_most);
 }
 
-// A world of nodes that are enough begins without those that have not prepared: it would stand still for the start of their workers.
-void Round::leave_out_unprepared(std::vector<NodeId>& chosen) const {
-  const auto is_unprepared = [&](const NodeId& id) { return must_prepare(nodes_.at(id)); };
-  const auto unprepared = std::count_if(chosen.begin(), chosen.end(), is_unprepared);
-  if (chosen.size() - static_cast<std::size_t>(unprepared) >= needed()) std::erase_if(chosen, is_unprepared);
-}
-
 // While nothing runs nobody trains who could be kept waiting.
 void Round::prepare_newcomers(Instant now) {
-  if (!generation().runs() || !current_.workers_can_start_early || !generation().done().empty()) return;
-  const std::size_t taken = generation().members().size() + nodes_.preparations().size();
+  if (!generation().runs() || !newcomers_prepare_ || !generation().done().empty()) return;
+  const std::size_t taken = generation().members().size() + ready_newcomers().size() + nodes_.coming();
   std::vector<NodeId> chosen;
   for (const auto& [arrived, id] : nodes_.newcomers()) {
     if (taken + chosen.size() >= room()) break;
@@ -105,9 +98,10 @@ void Round::prepared(Node& node, Instant now) {
 
 // Nobody waited for it, so it ends no generation and uses no restart.
 void Round::not_prepared(Node& node, const NotPrepared& said, Instant now) {
-  if (node.member || node.preparation.state == Preparation::State::none || verdict_.is_given()) return;
+  if (node.preparation.state == Preparation::State::none || verdict_.is_given()) return;
   const NodeId id = node.join.who.node;
   end_preparation(node);
+  if (node.member) return;  // a worker that stayed has ended between generations: it is started with the next one
   const FailureRecords::History& history = excluded_.failed(id, said.what, said.before_session);
   say(Level::warning,
       fmt::format("a worker of node {} ended by {} before the node had a place: failure {} in a row", id.value(), said.what,

@@ -273,6 +273,86 @@ TEST_CASE("a node whose workers stay has prepared", "[round][prepare]") {
   CHECK(bench.world(c) == "a b c");
 }
 
+TEST_CASE("a node that is ready comes before a spare that is not, whoever came first", "[round][prepare]") {
+  Trains bench{{.nodes_min = 1, .nodes_max = 2, .last_call = 1s}};
+  const StreamNumber e = bench.newcomer("e");
+  CHECK(bench.count<Prepare>(e) == 0);  // there is no room
+  SECTION("one that was away for a moment, with its workers loaded") {
+    bench.break_stream(bench.b);
+    bench.pass(1s);
+    Join back = bench.a_newcomer("b");
+    back.last = bench.generation();
+    back.preparedness = Preparedness::ready;
+    SECTION("before the others began without it") {
+      const StreamNumber b = bench.join(back);
+      bench.acknowledge(bench.a, "a");
+      CHECK(bench.world(b) == "a b");
+      bench.pass(1min);
+      CHECK(bench.begun.size() == 2);
+    }
+    SECTION("after that: a spare that starts meanwhile holds no place") {
+      bench.acknowledge(bench.a, "a");
+      REQUIRE(bench.world(bench.a) == "a");
+      CHECK(bench.count<Prepare>(e) == 1);
+      const StreamNumber b = bench.join(back);
+      bench.pass(2 * growth_pause);
+      bench.acknowledge(bench.a, "a");
+      CHECK(bench.world(b) == "a b");
+    }
+  }
+  SECTION("one that was excluded; meanwhile the spare is prepared") {
+    bench.say(bench.a, PeerUnreachable{bench.generation(), 0, 2, true, "no answer"});
+    bench.pass(10s);
+    Join excluded = bench.a_newcomer("b");
+    excluded.last = bench.generation();
+    excluded.preparedness = Preparedness::ready;
+    bench.say(bench.b, Acknowledge{bench.generation()});
+    bench.say(bench.b, excluded);
+    bench.acknowledge(bench.a, "a");
+    REQUIRE(bench.world(bench.a) == "a");
+    CHECK(bench.count<Prepare>(e) == 1);
+    for (int i = 0; i < 120; ++i) {
+      bench.pass(1s);
+      if (bench.last<Revoke>(bench.a)->generation == bench.generation()) bench.acknowledge(bench.a, "a");
+    }
+    CHECK(bench.begun.size() <= 3);  // no growth that grows by nobody
+  }
+}
+
+TEST_CASE("a node that prepares stops the clock of a job that is given up", "[round][prepare]") {
+  RoundSetup setup = bench_setup();
+  setup.timeouts.join = 60s;
+  RoundBench bench{{.nodes_min = 2, .nodes_max = 4, .last_call = 1s}, setup};
+  const StreamNumber a = bench.join("a"), b = bench.join("b");
+  bench.pass(1s);
+  bench.say(a, WorkersAreJob{bench.generation(), true});
+  Join join = bench.a_join("c");
+  join.prepares = true;
+  const StreamNumber c = bench.join(join);
+  bench.break_stream(b);
+  bench.pass(1s);
+  bench.acknowledge(a, "a");
+  bench.pass(100s);
+  bench.break_stream(c);
+  bench.pass(50s);
+  CHECK_FALSE(bench.round.verdict());
+  bench.pass(15s);
+  REQUIRE(bench.round.verdict());
+  CHECK(bench.round.verdict()->exit_code == exit_too_few);
+}
+
+TEST_CASE("what was known of a Job's workers holds in its next generation", "[round][prepare]") {
+  Trains bench{{.nodes_min = 1, .nodes_max = 2, .last_call = 1s}};
+  const StreamNumber e = bench.newcomer("e");
+  bench.break_stream(bench.b);
+  bench.pass(1s);
+  bench.acknowledge(bench.a, "a");
+  REQUIRE(bench.world(bench.a) == "a");
+  CHECK(bench.count<Prepare>(e) == 1);
+  bench.pass(1min);
+  CHECK(bench.begun.size() == 2);
+}
+
 TEST_CASE("a coordinator that was stopped itself blames no node that prepared meanwhile", "[round][prepare]") {
   Trains bench;
   const StreamNumber c = bench.newcomer("c");

@@ -121,6 +121,12 @@ TEST_CASE("workers that stay are as good as prepared", "[supervisor][prepare]") 
   }
 }
 
+TEST_CASE("a worker that stayed and ends takes back what the Join said", "[supervisor][prepare]") {
+  Node node = left_out();
+  CHECK(std::get<Join>(std::get<Send>(node.actions.back()).message).preparedness == Preparedness::ready);
+  CHECK(node.ended(0, {.signal = SIGKILL}) == Words{"signal 0 9", "release 0", "not prepared 137"});
+}
+
 TEST_CASE("a worker that is ending when the node is told to prepare is told when it has ended", "[supervisor][prepare]") {
   Node node = left_out();
   CHECK(node.on(WorkerHungUp{10}) == Words{"caller gone", "signal 0 9"});

@@ -411,9 +411,16 @@ TEST_CASE("store calls go to the coordinator and come back", "[supervisor]") {
     CHECK(node.hear(Resumed{generation(1), false}) == Words{"call 10.9"});
     node.on(LinkDown{});
     node.on(LinkUp{});
+    SECTION("for good, where it was asked to leave") {
+      node.on(SignalCame{SIGTERM});
+      const Words words = node.hear(Resumed{generation(1), true});
+      CHECK(std::find(words.begin(), words.end(), "leave") != words.end());
+      return;
+    }
     const Words words = node.hear(Resumed{generation(1), true});
     CHECK(std::none_of(words.begin(), words.end(), [](const std::string& word) { return word.starts_with("call"); }));
-    CHECK(node.said.find("put more into it than the 64 MiB that are kept for another one: generation 1 cannot go on") != std::string::npos);
+    CHECK(node.said.find("put more into its store than the 64 MiB that a node keeps for the next one: the generation cannot go on") !=
+          std::string::npos);
     Words last;
     for (std::uint32_t i = 0; i < 2; ++i) last = node.ended(i, {.signal = SIGTERM});
     CHECK(std::find(last.begin(), last.end(), "join last 1") != last.end());

@@ -7,9 +7,9 @@ namespace elrun::sim {
 // Left out is what follows from the rest (indices, counts, sums).
 void Fingerprint::add(const Round& round) {
   const auto& [setup, terms, nodes, names, ended, excluded, earlier, recovery, forming, current, growth, budget, verdict, succession,
-               status, wake_up, cause, same_hints_told, actions] = round;
+               status, wake_up, newcomers_prepare, cause, same_hints_told, actions] = round;
   all(setup.lineage, terms, nodes, names, ended, excluded, earlier, recovery, forming, current, growth, budget, verdict, succession, status,
-      wake_up, cause);
+      wake_up, newcomers_prepare, cause);
 }
 
 void Fingerprint::add(const JobTerms& terms) {

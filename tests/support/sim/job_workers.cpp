@@ -13,6 +13,11 @@ Channel between(ProcessId from, ProcessId to, const Generation& generation) {
   return {Channel::Kind::peers, std::uint64_t{from.value()} << 32 | to.value(), generation.number};
 }
 
+/// Members of one generation. A worker that was started beside one has a rank beyond theirs, and no peers until it has a place in a later one.
+bool are_peers(const Membership& a, const Membership& b) {
+  return a.generation == b.generation && a.rank.value() < b.world.value() && b.rank.value() < a.world.value();
+}
+
 /// What no loss of a peer, an agent or a coordinator leads to.
 bool is_wrong(const Failure& why) {
   return why.code == Code::invalid_argument || why.code == Code::mismatch || why.code == Code::protocol || why.code == Code::corrupt ||
@@ -169,9 +174,9 @@ void Simulation::program_is_gone(ProcessId id) {
   const auto program = programs_.find(id);
   if (program == programs_.end()) return;
   const Membership& place = program->second->place().membership;
-  if (hosts_[process(id).host] && !workers_.at(id).stay.pending)  // which has no peers
+  if (hosts_[process(id).host])
     for (const auto& [peer, other] : programs_)
-      if (peer != id && process(peer).alive && other->place().membership.generation == place.generation && hosts_[process(peer).host])
+      if (peer != id && process(peer).alive && are_peers(place, other->place().membership) && hosts_[process(peer).host])
         happen(peer_arrival(id, peer), peer, PeerLost{place.generation, 0, place.rank.value()}, between(id, peer, place.generation));
   program->second->end();
 }
@@ -246,7 +251,9 @@ void Simulation::on(const JobInjected& e) {
   const Generation& generation = programs_.at(one)->place().membership.generation;
   for (const ProcessId other : at_work) {
     const Membership& place = programs_.at(other)->place().membership;
-    if (other == one || place.generation != generation || !hosts_[process(one).host] || !hosts_[process(other).host]) continue;
+    if (other == one || !are_peers(programs_.at(one)->place().membership, place) || !hosts_[process(one).host] ||
+        !hosts_[process(other).host])
+      continue;
     note(fmt::format("its connection to {} breaks", name(other)), one);
     drop_parcels(one, other);
     drop_parcels(other, one);

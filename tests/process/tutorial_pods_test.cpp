@@ -149,10 +149,11 @@ bool Tutorial::takes_too_much_memory() {
   std::vector<Watch> workers;
   for (const pid_t pid : pod.processes("pod_worker")) workers.emplace_back(pid);
   const auto one_has_ended = [&] { return std::any_of(workers.begin(), workers.end(), [](const Watch& w) { return w.ended(Wait{0}); }); };
+  const auto is_free = [&] { return pod.memory_in_use() < memory_limit / 2; };
   pod.keep_from_oom_kill(true);
   std::ofstream{job.folder() + "/oom-" + job.pods().plan().pods[job.last()].host};
-  // Until its memory is free: the kernel counts the kill first, and can take a second process before that.
-  REQUIRE(job.timed_output().wait_until([&] { return pod.oom_kills() > before && one_has_ended(); }, job.patience));
+  // Until its memory is free: the kernel counts the kill first, then the process is gone, and it can take a second one before what that held is given back.
+  REQUIRE(job.timed_output().wait_until([&] { return pod.oom_kills() > before && one_has_ended() && is_free(); }, job.patience));
   pod.keep_from_oom_kill(false);
   return true;
 }

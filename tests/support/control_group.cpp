@@ -95,6 +95,11 @@ std::uint64_t ControlGroup::oom_kills() const {
   return at == std::string::npos ? 0 : std::stoull(text.substr(at + name.size()));
 }
 
+std::uint64_t ControlGroup::memory_in_use() const {
+  const bool second = fs::exists(memory_ / "memory.max");
+  return std::stoull(text_of(memory_ / (second ? "memory.current" : "memory.usage_in_bytes")));
+}
+
 bool ControlGroup::freeze() const {
   if (freezer_.empty()) return false;
   const bool first = fs::exists(freezer_ / "freezer.state");

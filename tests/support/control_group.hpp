@@ -25,6 +25,8 @@ class ControlGroup {
   [[nodiscard]] bool limit_memory(std::uint64_t bytes) const;
   /// Processes of the group that the kernel has killed for want of memory.
   [[nodiscard]] std::uint64_t oom_kills() const;
+  /// What its processes hold by the kernel's count, which lags behind the end of one of them. In bytes.
+  [[nodiscard]] std::uint64_t memory_in_use() const;
   /// False where this machine has no freezer. Returns when all processes of the group stand still.
   [[nodiscard]] bool freeze() const;
 

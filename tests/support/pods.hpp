@@ -81,6 +81,7 @@ class Pod {
   [[nodiscard]] bool limit_memory(std::uint64_t bytes) const { return group_.limit_memory(bytes); }
   /// Process 1 is never killed for that, or may be again. The kernel can take a second process before the memory of the first one is free.
   void keep_from_oom_kill(bool keeps) const;
+  [[nodiscard]] std::uint64_t memory_in_use() const { return group_.memory_in_use(); }
   /// Processes that the kernel killed for that.
   [[nodiscard]] std::uint64_t oom_kills() const { return group_.oom_kills(); }
 

@@ -90,16 +90,26 @@ TEST_CASE("ranks share more buffers than a user may have descriptors under way, 
   }));
 }
 
+namespace {
+
+/// A barrier of three ranks: what they complain of, and what they print on standard error.
+std::pair<std::string, std::string> barrier_of_three() {
+  const Fd usual{::dup(STDERR_FILENO)}, said{::memfd_create("said", 0)};
+  (void)::dup2(said.get(), STDERR_FILENO);
+  std::string complaints =
+      run_group(3, [](std::uint32_t, ProcessGroup& group, Complaints& told) { told.must(group.barrier(), "barrier"); });
+  (void)::dup2(usual.get(), STDERR_FILENO);
+  std::string text(10'000, ' ');
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(said.get(), text.data(), text.size(), 0))));
+  return {std::move(complaints), std::move(text)};
+}
+
+}  // namespace
+
 TEST_CASE("ranks that can pass each other no descriptors use frames, and say why", "[process_group]") {
   CHECK(is_well_as_ordinary_user([] {
     const Fd passed = use_up_passing();
-    const Fd usual{::dup(STDERR_FILENO)}, said{::memfd_create("said", 0)};
-    (void)::dup2(said.get(), STDERR_FILENO);
-    std::string complaints =
-        run_group(3, [](std::uint32_t, ProcessGroup& group, Complaints& told) { told.must(group.barrier(), "barrier"); });
-    (void)::dup2(usual.get(), STDERR_FILENO);
-    std::string text(10'000, ' ');
-    text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(said.get(), text.data(), text.size(), 0))));
+    auto [complaints, text] = barrier_of_three();
     for (const char* const who : {"[elrun rank 0 ", "[elrun rank 1 ", "[elrun rank 2 "}) {
       const auto at = text.find(who), limit = text.find("ulimit -n", at);
       if (at == std::string::npos || limit == std::string::npos || text.find(who, limit) != std::string::npos) complaints += text;
@@ -110,16 +120,10 @@ TEST_CASE("ranks that can pass each other no descriptors use frames, and say why
 
 TEST_CASE("ranks that can make no shared memory use frames, and say why", "[process_group]") {
   CHECK(is_well_as_ordinary_user([] {
-    const Fd usual{::dup(STDERR_FILENO)}, said{::memfd_create("said", 0)};
     const rlimit small{64 << 10, 64 << 10};
     std::signal(SIGXFSZ, SIG_IGN);
     if (::setrlimit(RLIMIT_FSIZE, &small) != 0) return std::string{"the limit stays\n"};
-    (void)::dup2(said.get(), STDERR_FILENO);
-    std::string complaints =
-        run_group(3, [](std::uint32_t, ProcessGroup& group, Complaints& told) { told.must(group.barrier(), "barrier"); });
-    (void)::dup2(usual.get(), STDERR_FILENO);
-    std::string text(10'000, ' ');
-    text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(said.get(), text.data(), text.size(), 0))));
+    auto [complaints, text] = barrier_of_three();
     for (const char* const who : {"[elrun rank 0 ", "[elrun rank 1 ", "[elrun rank 2 "}) {
       const auto at = text.find(who), why = text.find("has no shared memory", at);
       if (at == std::string::npos || why == std::string::npos || text.find(who, at + 1) != std::string::npos) complaints += text + "\n";

@@ -9,7 +9,8 @@ namespace {
 
 /// Nodes "a" and "b" train, and there is room for two more. Nodes that join prepare.
 struct Trains : Pair {
-  explicit Trains(RoundOptions round_options = {.nodes_min = 1, .nodes_max = 4, .last_call = 1s}) : Pair{round_options} {
+  explicit Trains(RoundOptions round_options = {.nodes_min = 1, .nodes_max = 4, .last_call = 1s}, RoundSetup setup = bench_setup())
+      : Pair{round_options, std::move(setup)} {
     say(a, WorkersAreJob{generation(), true});
     say(a, Progress{generation(), 5});
   }
@@ -22,6 +23,13 @@ struct Trains : Pair {
   [[nodiscard]] bool grows() const { return last<Revoke>(a).has_value(); }
   void members_acknowledge() { acknowledge(a, "a"), acknowledge(b, "b"); }
 };
+
+/// The same, where both are needed, and the job is given up after 60 s without.
+Trains both_are_needed() {
+  RoundSetup setup = bench_setup();
+  setup.timeouts.join = 60s;
+  return Trains{{.nodes_min = 2, .nodes_max = 4, .last_call = 1s}, setup};
+}
 
 }  // namespace
 
@@ -217,21 +225,10 @@ TEST_CASE("nodes that were told to prepare together join together, where their s
 }
 
 TEST_CASE("a node that prepares is counted where nodes are too few", "[round][prepare]") {
-  RoundSetup setup = bench_setup();
-  setup.timeouts.join = 60s;
-  RoundBench bench{{.nodes_min = 2, .nodes_max = 4, .last_call = 1s}, setup};
-  const StreamNumber a = bench.join("a"), b = bench.join("b");
-  bench.pass(1s);
-  REQUIRE(bench.world(a) == "a b");
-  bench.say(a, WorkersAreJob{bench.generation(), true});
-  bench.say(a, Progress{bench.generation(), 5});
-  const auto newcomer = [&](const std::string& node) {
-    Join join = bench.a_join(node);
-    join.prepares = true;
-    return bench.join(join);
-  };
+  Trains bench = both_are_needed();
+  const StreamNumber a = bench.a, b = bench.b;
   SECTION("the job is not given up, and an excluded node stays out") {
-    const StreamNumber x = newcomer("x");
+    const StreamNumber x = bench.newcomer("x");
     for (int i = 0; i < 11; ++i) {  // until it stays out for 256 s
       bench.pass(300s);
       while (bench.count<Prepare>(x) > 0 && bench.last<Waiting>(x)->why.find("excluded") == std::string::npos) {
@@ -239,7 +236,7 @@ TEST_CASE("a node that prepares is counted where nodes are too few", "[round][pr
         bench.pass(status_debounce);
       }
     }
-    const StreamNumber c = newcomer("c");
+    const StreamNumber c = bench.newcomer("c");
     bench.break_stream(b);
     bench.pass(1s);
     bench.acknowledge(a, "a");
@@ -251,7 +248,7 @@ TEST_CASE("a node that prepares is counted where nodes are too few", "[round][pr
     CHECK(bench.world(c) == "a c");
   }
   SECTION("one of two that cannot reach each other stays out") {
-    const StreamNumber c = newcomer("c");
+    const StreamNumber c = bench.newcomer("c");
     bench.say(a, PeerUnreachable{bench.generation(), 0, 2, true, "no answer"});
     bench.pass(10s);
     REQUIRE_THAT(bench.last<Revoke>(a)->why.what, Contains("the job goes on without b"));
@@ -320,18 +317,11 @@ TEST_CASE("a node that is ready comes before a spare that is not, whoever came f
 }
 
 TEST_CASE("a node that prepares stops the clock of a job that is given up", "[round][prepare]") {
-  RoundSetup setup = bench_setup();
-  setup.timeouts.join = 60s;
-  RoundBench bench{{.nodes_min = 2, .nodes_max = 4, .last_call = 1s}, setup};
-  const StreamNumber a = bench.join("a"), b = bench.join("b");
+  Trains bench = both_are_needed();
+  const StreamNumber c = bench.newcomer("c");
+  bench.break_stream(bench.b);
   bench.pass(1s);
-  bench.say(a, WorkersAreJob{bench.generation(), true});
-  Join join = bench.a_join("c");
-  join.prepares = true;
-  const StreamNumber c = bench.join(join);
-  bench.break_stream(b);
-  bench.pass(1s);
-  bench.acknowledge(a, "a");
+  bench.acknowledge(bench.a, "a");
   bench.pass(100s);
   bench.break_stream(c);
   bench.pass(50s);

@@ -55,11 +55,12 @@ std::string fate_of(const Workers& workers) {
 }
 
 std::uint32_t places_wanted(Workers& workers, std::uint32_t of, bool some_go_on) {
+  std::uint32_t wanted = of;
   for (Worker& w : workers) {
     w.pending.is_next = some_go_on && w.in_world() && w.ending && w.session.is_job && w.session.can_stay;
-    if (w.pending.is_next || (w.is_pending() && !w.life.is(Life::ready))) --of;
+    if (w.pending.is_next || (w.is_pending() && !w.life.is(Life::ready))) --wanted;
   }
-  return of;
+  return wanted > 0 ? wanted : of;
 }
 
 std::vector<bool> choose_places(const Workers& workers, std::uint32_t places) {
@@ -126,11 +127,14 @@ std::vector<GivenPlace> NodeWorkers::give_places_beside() const {
   return given;
 }
 
-std::vector<GivenPlace> NodeWorkers::give_places_to_prepare() {
+std::vector<GivenPlace> NodeWorkers::give_places_to_prepare(std::uint32_t places) {
   workers_.resize(count_);
   std::vector<GivenPlace> given;
+  // One that was pending when this node asked for places may be ready since, and take one.
+  const auto taken = static_cast<std::uint32_t>(
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.lives() && !w.life.is(Life::pending); }));
   std::uint32_t place = 0;
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
+  for (std::size_t i = 0; i < workers_.size() && taken + given.size() < places; ++i) {
     const Worker& w = workers_[i];
     if (w.pending.is_next || w.life.is(Life::pending)) continue;  // this node asked for no place for it
     if (!w.lives()) given.push_back({i, GivenPlace::Kind::start_beside, place});
@@ -294,10 +298,12 @@ Actions NodeWorkers::collect(bool leftovers) {
     w.life.enter(Life::collected);
     add(actions, Release{local_rank(i)});
   }
-  const bool none_stays = orphans.stay.empty();
   if (leftovers) add(actions, std::move(orphans));
-  if (none_stays) workers_.clear();
   return actions;
+}
+
+void NodeWorkers::forget_ended() {
+  if (std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.lives(); })) workers_.clear();
 }
 
 Actions NodeWorkers::collect_at_once(std::size_t worker) {

@@ -31,7 +31,8 @@ using Workers = std::vector<Worker>;
 /// What became of those that have all ended: "2 workers ended, 1 worker killed".
 [[nodiscard]] std::string fate_of(const Workers& workers);
 /// How many places to ask for in the next generation: for workers that go on, pending ones that are ready, and those that are started
-/// with it. Where some go on, `some_go_on`, the successors of others are started beside it, and marked so.
+/// with it. Where some go on, `some_go_on`, the successors of others are started beside it, and marked so. A node of which only pending workers are left that are
+/// not ready asks for all places.
 [[nodiscard]] std::uint32_t places_wanted(Workers& workers, std::uint32_t of, bool some_go_on);
 /// Who gets one of `places` in a new world: those that go on, then pending ones that are ready, then those that have to be started.
 [[nodiscard]] std::vector<bool> choose_places(const Workers& workers, std::uint32_t places);
@@ -87,8 +88,8 @@ class NodeWorkers {
   [[nodiscard]] Action start(const GivenPlace& given, const World& world, std::uint32_t node_restarts);
   /// For successors of a Job's workers that have ended in the generation that is over. None where one ended with a code after which the job is not restarted.
   [[nodiscard]] std::vector<GivenPlace> give_places_beside() const;
-  /// For those that have no process, where this node has no place yet.
-  [[nodiscard]] std::vector<GivenPlace> give_places_to_prepare();
+  /// For those that have no process, where this node has no place yet, as far as there is none for the `places` that it asks for.
+  [[nodiscard]] std::vector<GivenPlace> give_places_to_prepare(std::uint32_t places);
   /// For each of these places there is a process that waits for it.
   [[nodiscard]] bool are_prepared(std::uint32_t places) const;
   /// None of them is starting, or about to end.
@@ -120,6 +121,8 @@ class NodeWorkers {
   [[nodiscard]] std::vector<LocalRank> dismiss_pending();
   /// All workers are stopped: collects those that have ended. `leftovers`: what they left behind ends, too.
   [[nodiscard]] Actions collect(bool leftovers);
+  /// Where no worker is left, nothing is kept of those that have ended.
+  void forget_ended();
   /// One that has ended: what it started is killed, and it is collected.
   [[nodiscard]] Actions collect_at_once(std::size_t worker);
 

@@ -16,7 +16,7 @@ void Supervisor::on_message(const Prepare& m) {
   preparation_ = {.beside = m.beside};
   deadlines_.clear(Wait::join);
   deadlines_.set(Wait::prepare, now_ + options_.timeouts.session);
-  const std::vector<GivenPlace> given = workers_.give_places_to_prepare();
+  const std::vector<GivenPlace> given = workers_.give_places_to_prepare(generation_.places());
   if (!given.empty())
     say(Level::info,
         fmt::format("generation {} runs: {} started here meanwhile, and this node joins when all are ready", m.beside.generation.number,

@@ -50,6 +50,7 @@ void Supervisor::stop_if_done() {
   calls_.end_generation();
   if (!stop_.rejoins()) {
     phase_ = Phase::finished;
+    workers_.forget_ended();
     if (job_.restoration()) finish.went_on_from = describe(*job_.restoration());
     return act(std::move(finish));
   }
@@ -62,6 +63,7 @@ void Supervisor::stop_if_done() {
 // others are started beside it.
 void Supervisor::join_next() {
   deadlines_.clear(Wait::successors);
+  workers_.forget_ended();
   generation_.want_places(workers_.places_wanted(successors_can_come_later()));
   if (line_.is_up()) join();  // which says as well that no process of the old generation is left
 }

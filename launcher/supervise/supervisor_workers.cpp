@@ -182,9 +182,9 @@ void Supervisor::start_worker(const GivenPlace& given, const World& world) {
 }
 
 // The generation is over, and no process of it acts for it any more. Where a start takes little time, the dead workers' successors are started now, and the wait
-// is set: this node joins the next world when they are ready.
+// is set: this node joins the next world when they are ready. Where none of its workers goes on, the coordinator begins it without this node otherwise.
 void Supervisor::bring_successors_along(const World& revoked) {
-  if (!successors_can_come_later() || options_.round.max_restarts == 0) return;  // without restarts a failure ends the job
+  if (!generation_.world().takes_more || options_.round.max_restarts == 0) return;  // without restarts a failure ends the job
   const std::vector<GivenPlace> given = workers_.give_places_beside();
   const Duration wait = successors_.at_most(static_cast<std::uint32_t>(given.size()), generation_.world().seat.world_size);
   if (wait == Duration{0}) return;

@@ -21,11 +21,11 @@ bool others_suffice(const NodeTable& nodes, const std::set<NodeId>& without, std
 
 std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room, const std::optional<Generation>& ended, std::size_t needed,
                                  const std::function<bool(const NodeTable::Node&)>& unprepared) {
-  std::vector<NodeId> chosen;
+  std::vector<NodeId> chosen, without_workers;
   std::set<std::int32_t> hints;
   for (const auto& [id, node] : nodes.all())
     if (node.is_waiting() && (node.member || (ended && node.comes_from(*ended) && chosen.size() < room)))
-      chosen.push_back(id), hints.insert(node.join.hint);
+      (unprepared(node) ? without_workers : chosen).push_back(id), hints.insert(node.join.hint);
   std::vector<NodeId> others, twins;
   std::map<std::int32_t, NodeId> latest;
   for (const auto& [arrived, id] : nodes.newcomers()) latest.insert_or_assign(nodes.at(id).join.hint, id);
@@ -36,6 +36,11 @@ std::vector<NodeId> choose_nodes(const NodeTable& nodes, std::size_t room, const
     (twin ? twins : others).push_back(id);
   }
   const bool first = is_first_formation(nodes);
+  const auto prepared = std::count_if(nodes.newcomers().begin(), nodes.newcomers().end(),
+                                      [&](const auto& newcomer) { return !unprepared(nodes.at(newcomer.second)); });
+  // A world that has to wait for the start of one waits for all.
+  if (std::min(chosen.size() + static_cast<std::size_t>(prepared), room) < needed)
+    chosen.insert(chosen.end(), without_workers.begin(), without_workers.end());
   for (const bool late : {false, true})
     for (const auto* more : {&others, &twins})
       for (const NodeId& id : *more)

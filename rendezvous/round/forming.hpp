@@ -74,7 +74,8 @@ class Forming {
 [[nodiscard]] bool others_suffice(const NodeTable& nodes, const std::set<NodeId>& without, std::size_t needed);
 /// Who gets a place, of all that wait: members of the last generation, be it this coordinator's or the one that was over before it came
 /// (`ended`); then newcomers in the order in which they came, as far as there is `room`. Of two nodes with one hint the later comes first:
-/// the earlier one is probably on its way out. Newcomers that are `unprepared` come last, and only as many as are missing for `needed` nodes.
+/// the earlier one is probably on its way out. Members that are `unprepared` are left out where the others are `needed` nodes; newcomers that are come last,
+/// and only as many as are missing for that.
 [[nodiscard]] std::vector<NodeId> choose_nodes(
     const NodeTable& nodes, std::size_t room, const std::optional<Generation>& ended = {}, std::size_t needed = 0,
     const std::function<bool(const NodeTable::Node&)>& unprepared = [](const NodeTable::Node&) { return false; });

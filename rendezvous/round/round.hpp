@@ -160,7 +160,7 @@ class Round {
   void judge_starting(Instant now);
 
   // Newcomers that start their workers before they get a place, round_prepare.cpp
-  [[nodiscard]] bool must_prepare(const Node& node) const;
+  [[nodiscard]] bool is_unprepared(const Node& node) const;
   [[nodiscard]] std::vector<NodeId> ready_newcomers() const;
   [[nodiscard]] Instant came_at(const Node& node) const;
   void prepare_newcomers(Instant now);

@@ -183,9 +183,9 @@ void Round::form(Instant now) {
         "this agent leaves, and no other agent of the job may coordinate (is_host=0): the next generation has no coordinator once this agent has ended. "
         "Let more agents coordinate, or start this one again soon");
   if (now < closes_at()) return;
-  // A world of nodes that are enough begins without those that have not prepared: it would stand still for the start of their workers.
+  // A world of nodes that are enough begins without those that have no workers: it would stand still for their start.
   begin(choose_nodes(nodes_, room(), generation().has_begun() ? std::nullopt : earlier_.ended(), needed(),
-                     [this](const Node& node) { return must_prepare(node); }),
+                     [this](const Node& node) { return is_unprepared(node); }),
         now);
 }
 

@@ -1,4 +1,4 @@
-// Round: newcomers that start their workers before they get a place. The world does not stand still while their programs load, and a node whose
+// Round: nodes without workers start them before they get a place. The world does not stand still while their programs load, and a node whose
 // program does not start harms no other one.
 #include <algorithm>
 
@@ -15,9 +15,10 @@ constexpr Duration prepared_gather_most = 30s;
 
 }  // namespace
 
-// Only where the program is a Job whose libelrun can wait for a place: another one starts again with each generation.
-bool Round::must_prepare(const Node& node) const {
-  return newcomers_prepare_ && !node.member && node.join.prepares && node.preparation.state == Preparation::State::none &&
+// No worker of it could begin at once: a newcomer, or a member whose workers have all died. Only where the program is a Job whose libelrun can wait for a place:
+// another one starts again with each generation.
+bool Round::is_unprepared(const Node& node) const {
+  return newcomers_prepare_ && node.join.prepares && node.preparation.state == Preparation::State::none &&
          !ELRUN_PLANTED(newcomers_are_waited_for);
 }
 
@@ -27,7 +28,7 @@ std::vector<NodeId> Round::ready_newcomers() const {
   std::vector<NodeId> ready;
   for (const auto& [arrived, id] : nodes_.newcomers()) {
     if (members + ready.size() >= room()) break;
-    if (!must_prepare(nodes_.at(id))) ready.push_back(id);
+    if (!is_unprepared(nodes_.at(id))) ready.push_back(id);
   }
   return ready;
 }
@@ -48,7 +49,7 @@ void Round::prepare_newcomers(Instant now) {
   std::vector<NodeId> chosen;
   for (const auto& [arrived, id] : nodes_.newcomers()) {
     if (taken + chosen.size() >= room()) break;
-    if (must_prepare(nodes_.at(id))) chosen.push_back(id);
+    if (is_unprepared(nodes_.at(id))) chosen.push_back(id);
   }
   for (const NodeId& id : chosen) prepare(nodes_.at(id), now);
 }

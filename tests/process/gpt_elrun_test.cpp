@@ -430,6 +430,40 @@ TEST_CASE("a node that joins starts its workers first: the others train until th
   CHECK_FALSE(one.says("generation 3"));
 }
 
+TEST_CASE("a node whose only worker dies starts another one while the others train", "[golden]") {
+  const Folder folder;
+  constexpr unsigned steps = 2500;
+  const std::string state = undisturbed(folder, steps);
+  const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+  const auto options = [&](const char* rank) {
+    return std::vector<std::string>{"--nnodes",       "1:2",  "--nproc_per_node", "1",      "--node_rank", rank,
+                                    "--rdzv_backend", "c10d", "--rdzv_endpoint",  endpoint, "--rdzv_conf", "last_call_timeout=1"};
+  };
+  const std::vector<std::string> program = gpt_arguments(folder / "text", steps, {"--zero", "0"});
+  std::ofstream{folder / "go"}.put('1');
+  auto first = start_held_gpt(options("0"), program);
+  std::vector<std::string> waits = options("1");
+  waits.insert(waits.end(),
+               {"--no_python", "/bin/sh", "-c", R"(until [ -e "$GO" ]; do sleep 0.02; done; exec "$0" "$@")", program_path("gpt")});
+  waits.insert(waits.end(), program.begin(), program.end());
+  auto second = start("elrun", waits, {{"GO", folder / "go"}});
+  REQUIRE(until(*first, "world=2 "));
+  std::filesystem::remove(folder / "go");
+  const std::vector<pid_t> victims = second->children_named("gpt");
+  REQUIRE(victims.size() == 1);
+  REQUIRE(::kill(victims[0], SIGKILL) == 0);
+  REQUIRE(until(*second, "1 worker is started here meanwhile"));
+  for (int i = 0; i < 50; ++i) REQUIRE(until(*first, "world=1 "));
+  std::ofstream{folder / "go"}.put('1');
+  CHECK(until(*first, "world=2 "));
+  const auto [one, two] = finish_together(*first, *second);
+  INFO(tail(one.output) << "\n--- the second node\n" << tail(two.output));
+  CHECK(one.code == 0);
+  CHECK(two.code == 0);
+  CHECK(one.state == state);
+  CHECK(two.says("1 that was started meanwhile joins"));
+}
+
 namespace {
 
 // Two nodes with two workers each, their coordinator in a process of its own.

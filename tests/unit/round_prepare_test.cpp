@@ -20,6 +20,18 @@ struct Trains : Pair {
     return join;
   }
   StreamNumber newcomer(const std::string& node) { return join(a_newcomer(node)); }
+  /// Its workers stay.
+  [[nodiscard]] Join a_ready(const std::string& node) const {
+    Join join = a_newcomer(node);
+    join.preparedness = Preparedness::ready;
+    return join;
+  }
+  using RoundBench::acknowledge;
+  /// The workers of the generation are gone, or know of its end.
+  void acknowledge(StreamNumber stream, Join join) {
+    join.last = generation();
+    say(stream, std::move(join));
+  }
   [[nodiscard]] bool grows() const { return last<Revoke>(a).has_value(); }
   void members_acknowledge() { acknowledge(a, "a"), acknowledge(b, "b"); }
 };
@@ -202,6 +214,74 @@ TEST_CASE("a world that grows, or lost a node, begins without spares that have n
     bench.say(bench.a, WorkersAreJob{bench.generation(), true});
     CHECK(bench.count<Prepare>(e) == 1);
   }
+}
+
+TEST_CASE("a member whose workers have all died is left out, and starts them while the others train", "[round][prepare]") {
+  Trains bench;
+  const StreamNumber a = bench.a, b = bench.b;
+  bench.say(b, failure(bench.generation(), true));
+  bench.acknowledge(a, bench.a_ready("a"));
+  CHECK(bench.world(a) == "a b");  // not before all have acknowledged
+  bench.acknowledge(b, bench.a_newcomer("b"));
+  CHECK(bench.world(a) == "a");
+  CHECK(bench.begun.size() == 2);
+  const auto prepare = bench.last<Prepare>(b);
+  REQUIRE(prepare);
+  CHECK(prepare->beside.generation == bench.generation());
+  CHECK(prepare->beside.seat == Seat{1, 2, 2, 4, 0});
+  bench.say(a, Progress{bench.generation(), 6});
+  bench.pass(1min);
+  CHECK(bench.begun.size() == 2);
+  SECTION("it has its place again when they are ready") {
+    bench.say(b, MoreWorkers{bench.generation(), 2});
+    bench.say(a, Progress{bench.generation(), 7});
+    bench.acknowledge(a, bench.a_ready("a"));
+    CHECK(bench.world(a) == "a b");
+    CHECK(bench.last<World>(a)->restarts.used == 0);
+  }
+  SECTION("if they fail at their start, that harms nobody") {
+    for (int i = 0; i < 3; ++i) bench.say(b, NotPrepared{bench.generation(), "exit code 127", 127, true});
+    bench.pass(status_debounce);
+    CHECK_THAT(bench.last<Waiting>(b)->why, Contains("excluded"));
+    CHECK(bench.begun.size() == 2);
+  }
+}
+
+TEST_CASE("a world that has to wait for one start waits for all", "[round][prepare]") {
+  const std::uint32_t needed = GENERATE(1u, 2u);
+  Trains bench{{.nodes_min = needed, .nodes_max = 4, .last_call = 1s}};
+  const StreamNumber a = bench.a, b = bench.b, c = bench.newcomer("c");
+  bench.say(c, MoreWorkers{bench.generation(), 2});
+  bench.pass(growth_pause);
+  bench.acknowledge(a, bench.a_ready("a")), bench.acknowledge(b, bench.a_ready("b"));
+  REQUIRE(bench.world(a) == "a b c");
+  bench.say(a, WorkersAreJob{bench.generation(), true});
+  bench.say(b, failure(bench.generation(), true));
+  SECTION("two of three have no workers") {
+    bench.acknowledge(a, bench.a_ready("a")), bench.acknowledge(b, bench.a_newcomer("b")), bench.acknowledge(c, bench.a_newcomer("c"));
+    CHECK(bench.world(a) == (needed == 1 ? "a" : "a b c"));
+    CHECK(bench.count<Prepare>(b) == (needed == 1 ? 1 : 0));
+  }
+  SECTION("all have none") {
+    bench.acknowledge(a, bench.a_newcomer("a")), bench.acknowledge(b, bench.a_newcomer("b")), bench.acknowledge(c, bench.a_newcomer("c"));
+    CHECK(bench.world(a) == "a b c");
+  }
+  SECTION("a worker that stayed ends before the world begins") {
+    bench.acknowledge(b, bench.a_ready("b")), bench.acknowledge(c, bench.a_ready("c"));
+    bench.say(b, NotPrepared{bench.generation(), "signal 9 (SIGKILL)", 137, false});
+    bench.acknowledge(a, bench.a_ready("a"));
+    CHECK(bench.world(a) == "a c");
+  }
+}
+
+TEST_CASE("a ready spare takes the place of a member that has no workers", "[round][prepare]") {
+  Trains bench{{.nodes_min = 2, .nodes_max = 2, .last_call = 1s}};
+  Join ready = bench.a_newcomer("c");
+  ready.preparedness = Preparedness::ready;
+  const StreamNumber c = bench.join(ready);
+  bench.say(bench.b, failure(bench.generation(), true));
+  bench.acknowledge(bench.a, bench.a_ready("a")), bench.acknowledge(bench.b, bench.a_newcomer("b"));
+  CHECK(bench.world(c) == "a c");
 }
 
 TEST_CASE("nodes that were told to prepare together join together, where their starts differ little", "[round][prepare]") {

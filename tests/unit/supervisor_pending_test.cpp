@@ -573,4 +573,63 @@ TEST_CASE("a coordinator that comes back meanwhile hears of the node when the wa
   }
 }
 
+namespace {
+
+/// A node with one worker of two, whose last steps took 300 ms. Its worker, which started in 10 ms, has died.
+Node alone(Duration step = 300ms) {
+  Node node{1};
+  node.on(LinkUp{});
+  node.hear(world(1, 1, 2));
+  node.now += 10ms;
+  node.on(WorkerStarted{LocalRank{0}, 100});
+  node.tell(10, Hello{.pid = 100, .rank = 1, .world = 2, .is_job = true, .stays = true, .says_ready = true});
+  node.tell(10, StoreRequest{.id = 1, .op = StoreOp::all_gather, .generation = generation(1), .keys = {"peers"}, .rank = 1, .count = 2});
+  for (const std::uint64_t number : {1u, 2u}) {
+    node.now += step;
+    node.tell(10, StepDecided{generation(1), number});
+  }
+  node.ended(0, {.signal = SIGKILL});
+  return node;
+}
+
+}  // namespace
+
+TEST_CASE("a node whose workers have all died brings successors along as well, where starts are quick", "[supervisor][pending]") {
+  Node node = alone();
+  CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "signal 0 9", "release 0", "spawn 0 beside"});
+  node.on(WorkerStarted{LocalRank{0}, 200});
+  node.tell(20, Hello{.pid = 200, .rank = 1, .world = 2, .is_job = true, .stays = true, .says_ready = true});
+  const auto joined_as = [&] { return std::get<Join>(std::get<Send>(node.actions.back()).message).preparedness; };
+  SECTION("it joins with them when they are ready") {
+    CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"join last 1"});
+    CHECK(node.wanted == 1);
+    CHECK(joined_as() == Preparedness::ready);
+    CHECK(node.hear(world(2, 1, 2)) == Words{"welcome 20"});
+  }
+  SECTION("they are not as quick this time: it asks for their places all the same") {
+    CHECK(node.wait(300ms) == Words{"join last 1"});
+    CHECK(node.wanted == 1);
+    CHECK(joined_as() == Preparedness::none);
+    SECTION("the others go on without it") {
+      World beside = world(2, 1, 2);
+      CHECK(node.hear(Prepare{beside}).empty());
+      CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
+      CHECK(node.hear(world(3, 1, 2)) == Words{"welcome 20"});
+    }
+    SECTION("or wait for it") { CHECK(node.hear(world(2, 1, 2)) == Words{"welcome 20"}); }
+  }
+  SECTION("a successor that ends meanwhile") {
+    CHECK(node.ended(0, {.exit_code = 1}) == Words{"signal 0 9", "release 0", "join last 1"});
+    CHECK(joined_as() == Preparedness::none);
+    CHECK(node.hear(world(2, 1, 2)) == Words{"spawn 0"});
+  }
+}
+
+TEST_CASE("where starts take longer than that is worth, such a node joins at once, and starts its workers when it is told to",
+          "[supervisor][pending]") {
+  Node node = alone(5ms);
+  CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "signal 0 9", "release 0", "join last 1"});
+  CHECK(node.hear(Prepare{world(2, 1, 2)}) == Words{"spawn 0 beside"});
+}
+
 }  // namespace elrun::test::supervisor_pending

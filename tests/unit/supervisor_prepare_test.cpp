@@ -121,6 +121,35 @@ TEST_CASE("workers that stay are as good as prepared", "[supervisor][prepare]") 
   }
 }
 
+TEST_CASE("a pending worker that is ready by then takes the place, and none is started for which there is no place",
+          "[supervisor][prepare]") {
+  Node node{2};
+  node.on(LinkUp{});
+  node.hear(world(1, 2));
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    node.on(WorkerStarted{LocalRank{i}, 100 + i});
+    node.tell(10 + i, Hello{.pid = 100 + i, .rank = i, .world = 2, .is_job = true, .stays = true, .says_ready = true});
+  }
+  node.ended(0, {.signal = SIGKILL});
+  node.hear(Revoke{generation(1), revoked});
+  node.tell(11, GenerationOver{generation(1), {.code = Code::generation_over}});
+  CHECK(node.hear(world(2, 1)) == Words{"welcome 11", "spawn 0 beside"});
+  node.on(WorkerStarted{LocalRank{0}, 200});
+  node.tell(20, Hello{.pid = 200, .rank = 0, .world = 2, .is_job = true, .stays = true, .says_ready = true});
+  node.ended(1, {.signal = SIGKILL});
+  node.hear(Revoke{generation(2), revoked});
+  CHECK(node.wanted == 1);
+  World beside = world(3, 1, 2);
+  SECTION("it is ready first") {
+    CHECK(node.tell(20, ReadyForPlace{generation(1)}).empty());
+    CHECK(node.hear(Prepare{beside}) == Words{"more"});
+  }
+  SECTION("another one is started first") {
+    CHECK(node.hear(Prepare{beside}) == Words{"spawn 1 beside"});
+    CHECK(std::get<Spawn>(node.actions.back()).place == 0);
+  }
+}
+
 TEST_CASE("a worker that stayed and ends takes back what the Join said", "[supervisor][prepare]") {
   Node node = left_out();
   CHECK(std::get<Join>(std::get<Send>(node.actions.back()).message).preparedness == Preparedness::ready);

@@ -64,8 +64,7 @@ void Simulation::to_program(ProcessId id, const ToWorker& e) {
     if (!w.stay.acknowledged)
       return checkers_.report.violate("fenced",
                                       fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
-    if (std::exchange(w.stay.pending, false) && w.stay.says_ready && !w.stay.ready)
-      return checkers_.report.violate("fenced", fmt::format("{} was told a place before its program was ready for one", name(id)));
+    w.stay.pending = false;
     const Membership& place = welcome->place.membership;
     w.generation = place.generation;
     w.rank = place.rank.value();

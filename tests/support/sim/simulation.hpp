@@ -117,6 +117,8 @@ struct Staying {
   bool pending = false;            ///< It was started beside a generation that is over, and has no place in another one yet
   bool says_ready = true;          ///< Of a pending worker: its libelrun tells when its program waits for a place
   std::optional<Instant> ready{};  ///< Since when it does
+  bool loads =
+      false;  ///< Of a pending worker: its program is not that far yet. A world may count it in, and tell it its place, all the same.
 };
 
 struct Worker {

@@ -52,8 +52,7 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
     if (!w.stay.acknowledged)
       return checkers_.report.violate("fenced",
                                       fmt::format("{} was told a place before it had acknowledged the end of its generation", name(id)));
-    if (std::exchange(w.stay.pending, false) && w.stay.says_ready && !w.stay.ready)
-      return checkers_.report.violate("fenced", fmt::format("{} was told a place before its program was ready for one", name(id)));
+    w.stay.pending = false;
     const Membership& place = welcome->place.membership;
     w.generation = place.generation;
     w.rank = place.rank.value();
@@ -63,7 +62,7 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
     w.stay.acknowledged = false;
     w.stay.away = true;
     see(sim::WorkerStarted{id, w.agent, w.who, w.generation, w.rank, w.world});
-    happen_after(random(profile_.step), id, ComesBack{w.generation});
+    if (!w.stay.loads) happen_after(random(profile_.step), id, ComesBack{w.generation});
   } else if (const auto* over = std::get_if<GenerationOver>(&e.message)) {
     if (!profile_.stays || over->generation != w.generation || w.stay.acknowledged) return;
     w.stay.acknowledged = true;
@@ -71,7 +70,7 @@ void Simulation::on(ProcessId id, const ToWorker& e) {
     w.counts.forgotten = w.counts.made;
     see(WorkerGone{id});  // as far as that generation goes
     say(id, GenerationOver{w.generation, {.code = Code::generation_over}});
-    if (w.stay.pending) happen_after(random(profile_.starts_within), id, IsReady{});
+    if (w.stay.pending) w.stay.loads = true, happen_after(random(profile_.starts_within), id, IsReady{});
   } else if (std::holds_alternative<Refusal>(e.message)) {
     exit_worker(id, {.exit_code = 1});
   } else if (std::holds_alternative<JobOver>(e.message)) {
@@ -113,7 +112,8 @@ void Simulation::on(ProcessId id, const ComesBack& e) {
 
 void Simulation::on(ProcessId id, const IsReady&) {
   Worker& w = workers_.at(id);
-  if (!w.stay.pending) return;
+  w.stay.loads = false;
+  if (!w.stay.pending) return on(id, ComesBack{w.generation});
   w.stay.ready = now_;
   if (w.stay.says_ready) say(id, ReadyForPlace{w.generation});
 }

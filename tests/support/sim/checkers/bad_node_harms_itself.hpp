@@ -1,6 +1,6 @@
 #pragma once
 /// \file A node whose program cannot start ends no job whose other nodes satisfy the minimum: they go on to its end. Where nodes start their workers
-/// before they have a place, it does not even end a generation of the others.
+/// before they have a place, it does not even end a generation of the others, but for the first one, which begins before anybody knows of the program.
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@ struct BadNodeHarmsItself {
   bool nodes_prepare = false;
 
   void on(const GenerationRevoked& revoked, Report& report) {
-    if (only_that && nodes_prepare && !revoked.why.starts_with("the world grows"))
+    if (only_that && nodes_prepare && revoked.generation.number > 1 && !revoked.why.starts_with("the world grows"))
       report.violate(name, fmt::format("generation {} ended, although nothing happened but on the bad node: {}",
                                        to_string(revoked.generation), revoked.why));
   }

@@ -2,6 +2,7 @@
 
 #include <elrun/process_group.hpp>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -95,6 +96,7 @@ namespace {
 /// A barrier of three ranks: what they complain of, and what they print on standard error.
 std::pair<std::string, std::string> barrier_of_three() {
   const Fd usual{::dup(STDERR_FILENO)}, said{::memfd_create("said", 0)};
+  (void)::fcntl(said.get(), F_SETFL, O_APPEND);  // else two lines that are written at once may have one place: memory files do not lock it
   (void)::dup2(said.get(), STDERR_FILENO);
   std::string complaints =
       run_group(3, [](std::uint32_t, ProcessGroup& group, Complaints& told) { told.must(group.barrier(), "barrier"); });

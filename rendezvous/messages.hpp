@@ -65,13 +65,16 @@ struct RestartCounts {
 
 // --- agent to coordinator ---------------------------------------------------------------------------------------
 
-/// How far the workers of a node are that has no place in a world.
-enum class Preparedness : std::uint8_t {  // on the wire by number
+/// How far the workers of a node are that waits for a world.
+enum class Preparedness : std::uint8_t {  // on the wire by number; an earlier version reads what it does not know as none
   none,                                   ///< They are to be started, or have places.
-  starting,  ///< It was told to `Prepare`, by another coordinator or on an earlier stream. `MoreWorkers` or `NotPrepared` follows.
-  ready,     ///< All of them wait for a place.
+  starting,   ///< It was told to `Prepare`, by another coordinator or on an earlier stream. `MoreWorkers` or `NotPrepared` follows.
+  ready,      ///< All of them wait for a place, and some of them were in the last generation: they may have state.
+  some_stay,  ///< Some of them were in the last generation, and others are to be started.
+  fresh,      ///< All of them wait for a place, and none of them was in the last generation.
 };
-inline constexpr Preparedness preparedness_last = Preparedness::ready;
+inline constexpr Preparedness preparedness_last = Preparedness::fresh;
+[[nodiscard]] inline bool has_survivors(Preparedness p) { return p == Preparedness::ready || p == Preparedness::some_stay; }
 
 /// I am here. Sent when the stream opens, and again for each new generation once the workers of the old one are gone. A message: its fields are
 /// independent facts about one node, and each part of the coordinator reads the few that it needs.

@@ -140,8 +140,10 @@ void Supervisor::join() {
   join.restarts = generation_.world().restarts;
   join.heard = line_.newest_running();
   const bool is_ready = !join.resuming && join.workers > 0 && workers_.are_prepared(join.workers);
+  const bool some_stay = std::any_of(workers_.all().begin(), workers_.all().end(), [](const Worker& w) { return w.life.is(Life::stayed); });
   if (preparation_.beside) join.preparedness = Preparedness::starting;
-  else if (is_ready) join.preparedness = Preparedness::ready;
+  else if (is_ready) join.preparedness = some_stay ? Preparedness::ready : Preparedness::fresh;
+  else if (!join.resuming && some_stay) join.preparedness = Preparedness::some_stay;
   act(Send{join});
   preparation_.was_told = !preparation_.beside && is_ready;
   tell_prepared();

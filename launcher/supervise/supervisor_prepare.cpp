@@ -1,7 +1,7 @@
 // Supervisor: workers that start before their node has a place.
 //
 // The coordinator of a Job lets a node in once its workers are ready, so that the others train while they start. They are pending workers, as
-// successors of dead ones are, beside a generation in which this node had no part.
+// successors of dead ones are, beside a generation in which this node has no part.
 #include <utility>
 
 #include <fmt/format.h>
@@ -33,9 +33,10 @@ void Supervisor::on_message(const Prepare& m) {
 void Supervisor::tell_prepared() {
   if (!line_.is_up()) return;
   if (workers_.are_prepared(generation_.places())) {
-    if (!preparation_.beside || std::exchange(preparation_.was_told, true)) return;
+    const bool waits = phase_ == Phase::joining && !deadlines_.is_set(Wait::successors) && generation_.places() > 0;
+    if ((!preparation_.beside && !waits) || std::exchange(preparation_.was_told, true)) return;
     deadlines_.clear(Wait::prepare);
-    act(Send{MoreWorkers{preparation_.beside->generation, generation_.places()}});
+    act(Send{MoreWorkers{preparation_.beside ? preparation_.beside->generation : generation_.last(), generation_.places()}});
   } else if ((preparation_.beside || preparation_.failure) && workers_.are_settled()) {
     const Generation beside = preparation_.beside ? preparation_.beside->generation : generation_.last();
     act(Send{preparation_.failure.value_or(NotPrepared{beside, "its end between generations", 1, false})});
@@ -45,7 +46,7 @@ void Supervisor::tell_prepared() {
 
 // A worker without which this node is not prepared, as the coordinator may think it is.
 void Supervisor::fail_preparation(const Worker& w) {
-  if (!preparation_.beside && !preparation_.was_told) return;
+  if (!preparation_.beside && !preparation_.was_told && !preparation_.failure) return;
   if (!preparation_.failure)
     preparation_.failure = {.beside = preparation_.beside ? preparation_.beside->generation : generation_.last(),
                             .what = w.cause() + (w.death.error.empty() ? "" : ": " + w.death.error),

@@ -143,8 +143,8 @@ void Round::said(Node& node, const NodeMessage& message, Instant now) {
     judge_what_was_put_off(now);
     judge_done_before_session(now);
   } else if (const auto* more = std::get_if<MoreWorkers>(&message)) {
-    if (!node.member) return prepared(node, now);
-    if (!current(more->generation) || !generation().runs()) return;
+    if (!node.member || !generation().runs()) return prepared(node, now);
+    if (!current(more->generation)) return;
     growth_.offer(id, more->count, now);
   } else if (const auto* failed_start = std::get_if<NotPrepared>(&message)) {
     not_prepared(node, *failed_start, now);

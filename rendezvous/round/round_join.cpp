@@ -170,8 +170,8 @@ void Round::admit(StreamNumber stream, Node& node, const Join& join, Instant now
     if (!join.resuming) n.owes = false;  // it joins only when the workers of the old generation are gone
     n.told = 0;
     n.preparation = {};
-    if (!join.resuming && join.preparedness != Preparedness::none)
-      n.preparation = {.state = join.preparedness == Preparedness::ready ? Preparation::State::done : Preparation::State::under_way,
+    if (!join.resuming && join.preparedness != Preparedness::none && join.preparedness != Preparedness::some_stay)
+      n.preparation = {.state = join.preparedness == Preparedness::starting ? Preparation::State::under_way : Preparation::State::done,
                        .beside = generation().id(),
                        .since = now,
                        .ready = now};

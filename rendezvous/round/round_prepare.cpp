@@ -15,11 +15,11 @@ constexpr Duration prepared_gather_most = 30s;
 
 }  // namespace
 
-// No worker of it could begin at once: a newcomer, or a member whose workers have all died. Only where the program is a Job whose libelrun can wait for a place:
+// No worker of it could begin at once: a newcomer, or a member whose workers have all died. A member of which some live has part of the state. Only where the program is a Job whose libelrun can wait for a place:
 // another one starts again with each generation.
 bool Round::is_unprepared(const Node& node) const {
   return newcomers_prepare_ && node.join.prepares && node.preparation.state == Preparation::State::none &&
-         !ELRUN_PLANTED(newcomers_are_waited_for);
+         !(node.member && has_survivors(node.join.preparedness)) && !ELRUN_PLANTED(newcomers_are_waited_for);
 }
 
 // Those that would have a place in the next generation, in their order.
@@ -89,7 +89,7 @@ void Round::prepare(Node& node, Instant now) {
 }
 
 void Round::prepared(Node& node, Instant now) {
-  if (!node.is_preparing()) return;
+  if (!node.is_preparing() && !(node.member && node.is_waiting() && !generation().runs())) return;
   nodes_.change(node, [&](Node& n) {
     n.preparation.state = Preparation::State::done;
     n.preparation.ready = now;
@@ -102,7 +102,11 @@ void Round::not_prepared(Node& node, const NotPrepared& said, Instant now) {
   if (node.preparation.state == Preparation::State::none || verdict_.is_given()) return;
   const NodeId id = node.join.who.node;
   end_preparation(node);
-  if (node.member) return;  // a worker that stayed has ended between generations: it is started with the next one
+  if (node.member) {  // a worker that stayed, or its successor, has ended between generations. Others of the node may live
+    if (has_survivors(node.join.preparedness))
+      nodes_.change(node, [](Node& n) { n.join.preparedness = n.join.workers > 1 ? Preparedness::some_stay : Preparedness::none; });
+    return;
+  }
   const FailureRecords::History& history = excluded_.failed(id, said.what, said.before_session);
   say(Level::warning,
       fmt::format("a worker of node {} ended by {} before the node had a place: failure {} in a row", id.value(), said.what,

@@ -269,9 +269,42 @@ TEST_CASE("a world that has to wait for one start waits for all", "[round][prepa
   SECTION("a worker that stayed ends before the world begins") {
     bench.acknowledge(b, bench.a_ready("b")), bench.acknowledge(c, bench.a_ready("c"));
     bench.say(b, NotPrepared{bench.generation(), "signal 9 (SIGKILL)", 137, false});
-    bench.acknowledge(a, bench.a_ready("a"));
-    CHECK(bench.world(a) == "a c");
+    SECTION("another one of its node may live, and have state") {
+      bench.acknowledge(a, bench.a_ready("a"));
+      CHECK(bench.world(a) == "a b c");
+    }
   }
+  SECTION("some workers of a node live, and others are to be started") {
+    Join some = bench.a_newcomer("b");
+    some.preparedness = Preparedness::some_stay;
+    bench.acknowledge(b, some), bench.acknowledge(c, bench.a_ready("c")), bench.acknowledge(a, bench.a_ready("a"));
+    CHECK(bench.world(a) == "a b c");
+  }
+  SECTION("no worker of any node lives, and one node's successors are ready") {
+    Join fresh = bench.a_newcomer("a");
+    fresh.preparedness = Preparedness::fresh;
+    bench.acknowledge(a, fresh), bench.acknowledge(b, bench.a_newcomer("b")), bench.acknowledge(c, bench.a_newcomer("c"));
+    CHECK(bench.world(a) == "a b c");
+  }
+  SECTION("successors that are ready before the world begins are in it") {
+    bench.acknowledge(b, bench.a_newcomer("b")), bench.acknowledge(c, bench.a_ready("c"));
+    bench.say(b, MoreWorkers{bench.generation(), 2});
+    bench.acknowledge(a, bench.a_ready("a"));
+    CHECK(bench.world(a) == "a b c");
+  }
+}
+
+TEST_CASE("a node that alone has the state is in the next world, whoever else is ready", "[round][prepare]") {
+  Trains bench{{.nodes_min = 1, .nodes_max = 2, .last_call = 1s}};
+  bench.break_stream(bench.a);
+  bench.pass(1s);
+  Join some = bench.a_newcomer("b");
+  some.preparedness = Preparedness::some_stay;
+  Join fresh = bench.a_newcomer("c");
+  fresh.preparedness = Preparedness::fresh;
+  const StreamNumber c = bench.join(fresh);
+  bench.acknowledge(bench.b, some);
+  CHECK(bench.world(c) == "b c");
 }
 
 TEST_CASE("a ready spare takes the place of a member that has no workers", "[round][prepare]") {

@@ -603,7 +603,7 @@ TEST_CASE("a node whose workers have all died brings successors along as well, w
   SECTION("it joins with them when they are ready") {
     CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"join last 1"});
     CHECK(node.wanted == 1);
-    CHECK(joined_as() == Preparedness::ready);
+    CHECK(joined_as() == Preparedness::fresh);
     CHECK(node.hear(world(2, 1, 2)) == Words{"welcome 20"});
   }
   SECTION("they are not as quick this time: it asks for their places all the same") {
@@ -616,6 +616,10 @@ TEST_CASE("a node whose workers have all died brings successors along as well, w
       CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
       CHECK(node.hear(world(3, 1, 2)) == Words{"welcome 20"});
     }
+    SECTION("a successor that is ready before they do is told") {
+      CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
+      CHECK(node.hear(Prepare{world(2, 1, 2)}) == Words{"more"});
+    }
     SECTION("or wait for it") { CHECK(node.hear(world(2, 1, 2)) == Words{"welcome 20"}); }
   }
   SECTION("a successor that ends meanwhile") {
@@ -623,6 +627,49 @@ TEST_CASE("a node whose workers have all died brings successors along as well, w
     CHECK(joined_as() == Preparedness::none);
     CHECK(node.hear(world(2, 1, 2)) == Words{"spawn 0"});
   }
+}
+
+TEST_CASE("a node that said that its successors are ready takes it back when all have died", "[supervisor][pending]") {
+  Node node{2};
+  node.on(LinkUp{});
+  node.hear(world(1, 2, 2));
+  node.now += 10ms;
+  const auto hello = [](std::uint32_t worker, std::uint32_t pid) {
+    return Hello{.pid = pid, .rank = 2 + worker, .world = 4, .is_job = true, .stays = true, .says_ready = true};
+  };
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    node.on(WorkerStarted{LocalRank{i}, 100 + i});
+    node.tell(10 + i, hello(i, 100 + i));
+    node.tell(10 + i,
+              StoreRequest{.id = 1, .op = StoreOp::all_gather, .generation = generation(1), .keys = {"peers"}, .rank = 2 + i, .count = 4});
+  }
+  for (const std::uint64_t step : {1u, 2u}) {
+    node.now += 300ms;
+    for (std::uint32_t i = 0; i < 2; ++i) node.tell(10 + i, StepDecided{generation(1), step});
+  }
+  for (std::uint32_t i = 0; i < 2; ++i) node.ended(i, {.signal = SIGKILL});
+  node.hear(Revoke{generation(1), revoked});
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    node.on(WorkerStarted{LocalRank{i}, 200 + i});
+    node.tell(20 + i, hello(i, 200 + i));
+  }
+  node.tell(20, ReadyForPlace{generation(1)});
+  CHECK(node.wait(300ms) == Words{"join last 1"});
+  CHECK(node.wanted == 1);  // the other one is pending
+  CHECK(node.ended(0, {.exit_code = 3}) == Words{"signal 0 9", "release 0"});
+  CHECK(node.ended(1, {.exit_code = 3}) == Words{"signal 1 9", "release 1", "not prepared 3"});
+}
+
+TEST_CASE("a node says whether workers of it stay that may have state", "[supervisor][pending]") {
+  Node node = waiting_for_one();
+  CHECK(node.wait(100ms) == Words{"join last 1"});  // the successor of one of four is pending
+  const auto joined_as = [&] { return std::get<Join>(std::get<Send>(node.actions.back()).message).preparedness; };
+  CHECK(joined_as() == Preparedness::ready);
+  node.hear(world(2, 3));
+  node.ended(1, {.exit_code = 1});  // in no world, so its successor is started with the next one
+  CHECK(end(node, 2, {10, 12, 13}) == Words{"join last 2"});
+  CHECK(node.wanted == 4);
+  CHECK(joined_as() == Preparedness::some_stay);
 }
 
 TEST_CASE("where starts take longer than that is worth, such a node joins at once, and starts its workers when it is told to",

@@ -141,7 +141,7 @@ TEST_CASE("a pending worker that is ready by then takes the place, and none is s
   CHECK(node.wanted == 1);
   World beside = world(3, 1, 2);
   SECTION("it is ready first") {
-    CHECK(node.tell(20, ReadyForPlace{generation(1)}).empty());
+    CHECK(node.tell(20, ReadyForPlace{generation(1)}) == Words{"more"});
     CHECK(node.hear(Prepare{beside}) == Words{"more"});
   }
   SECTION("another one is started first") {

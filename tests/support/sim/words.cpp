@@ -7,9 +7,11 @@ namespace {
 
 std::string of(const Join& m) {
   return fmt::format("Join (last {}{}{}{})", to_string(m.last), m.resuming ? ", resuming" : "",
-                     m.preparedness == Preparedness::starting ? ", preparing"
-                     : m.preparedness == Preparedness::ready  ? ", prepared"
-                                                              : "",
+                     m.preparedness == Preparedness::starting    ? ", preparing"
+                     : m.preparedness == Preparedness::ready     ? ", prepared"
+                     : m.preparedness == Preparedness::some_stay ? ", some stay"
+                     : m.preparedness == Preparedness::fresh     ? ", prepared anew"
+                                                                 : "",
                      m.seat && m.resuming ? m.broken ? " its seat, broken" : " its seat" : "");
 }
 std::string of(const NodeAlive&) { return "NodeAlive"; }

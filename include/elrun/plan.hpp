@@ -110,7 +110,9 @@ struct Plan {
 
 /// What the checkpoints of a job are and where.
 struct CheckpointOptions {
-  std::string directory;    ///< Empty: no checkpoints; a failure then begins the job again (same bits).
+  /// Empty: no checkpoints; a failure then begins the job again (same bits). A relative one is below the working directory at `configure`; that has to make the same path on all ranks, else
+  /// the job ends with 78.
+  std::string directory;
   std::uint64_t every = 0;  ///< Steps between checkpoints; 0: none by the number of the step.
   /// Time between the beginnings of two checkpoints; 0: none by time. With `every`, too, whichever comes first. Without them and `budget` there is only the final one.
   Duration interval{0};

@@ -3,7 +3,9 @@
 #include <array>
 #include <atomic>
 #include <cfenv>
+#include <filesystem>
 #include <limits>
+#include <mutex>
 
 #include "lib/job/declare/agreement.hpp"
 #include "tests/unit/job_world.hpp"
@@ -360,6 +362,32 @@ TEST_CASE("ranks with differing plans: both are printed, by all", "[job]") {
       for (const char* part : row.told) CHECK(m.failure->what.find(part) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("a relative checkpoint directory that is another one on one rank is refused, and both are printed", "[job]") {
+  const Path here = std::filesystem::current_path();
+  std::mutex configuring;  // the working directory is the process's
+  int next = 0;
+  const auto members = run_world({.world = 2}, [&](Job& job, Member&) {
+    {
+      const std::lock_guard lock{configuring};
+      if (next++ == 1) std::filesystem::current_path("/");
+      job.configure(toy_plan(0), {.directory = "nowhere", .final_wait = 0s});
+      std::filesystem::current_path(here);
+    }
+    (void)job.unit("u").tensor<float>("t", {3});
+    job.seal();
+    (void)job.restore();
+  });
+  for (const Member& m : members) {
+    REQUIRE(m.failure.has_value());
+    INFO(message(*m.failure));
+    CHECK(exit_code(*m.failure) == 78);
+    for (const std::string& part : {std::string{"has another checkpoint directory than rank 0"}, std::string{"give an absolute path"},
+                                    ": directory: " + (here / "nowhere").string(), std::string{": directory: /nowhere"}})
+      CHECK(m.failure->what.find(part) != std::string::npos);
+  }
+  CHECK_FALSE(std::filesystem::exists("nowhere"));
 }
 
 TEST_CASE("one rank that leaves the exchange to memory, and one that does not, are told so where memory decides", "[job]") {

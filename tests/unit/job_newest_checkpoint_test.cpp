@@ -45,4 +45,15 @@ TEST_CASE("members with an older state find the newest checkpoint on the storage
   }
 }
 
+TEST_CASE("what is remembered of a checkpoint in another directory is another job's, and one line says so", "[job_saves]") {
+  FaultyFiles files;
+  Saving old{files, 1, {.directory = "/root"}};
+  old.saves.save(6, {{"elrun.step", {}}});
+  Saving other{files, 2, {.directory = "/moved"}};
+  other.session.set_store(old.store.of(Rank{0}));
+  CHECK(other.saves.newest(other.saver(), [](const NewestCheckpoint&) { return true; }).newest == std::nullopt);
+  CHECK(other.said("step 6 under /root"));
+  CHECK(other.said("this one's are under /moved"));
+}
+
 }  // namespace elrun::test

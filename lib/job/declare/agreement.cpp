@@ -75,6 +75,11 @@ std::vector<Agreement> agreements(const Plan& plan, const CheckpointOptions& che
       {"model", std::move(model)}};
 }
 
+Agreement directory_agreement(const std::string& whole) {
+  return {"checkpoint directory", fmt::format("directory: {}\n", whole),
+          "a relative checkpoint.directory is below each worker's working directory; give an absolute path that is the same on all nodes"};
+}
+
 std::string difference(std::string_view whose_a, std::string_view a, std::string_view whose_b, std::string_view b) {
   std::string out;
   add_own(out, whose_a, a, b);

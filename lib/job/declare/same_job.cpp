@@ -28,8 +28,8 @@ void same_job_everywhere(JobWorld& world, const std::vector<Agreement>& mine) {
       return std::string_view{reinterpret_cast<const char*>(texts[rank].data()), texts[rank].size()};
     };
     throw Error{Failure{Code::mismatch, Remedy::fix_config,
-                        fmt::format("rank {} has another {} than rank 0: start all workers with the same program and flags\n{}", r,
-                                    mine[i].name, difference("rank 0", text(0), fmt::format("rank {}", r), text(r)))}};
+                        fmt::format("rank {} has another {} than rank 0: {}\n{}", r, mine[i].name, mine[i].remedy,
+                                    difference("rank 0", text(0), fmt::format("rank {}", r), text(r)))}};
   }
 }
 

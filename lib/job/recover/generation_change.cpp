@@ -90,6 +90,7 @@ MemberStatus GenerationChange::status() const {
 
 std::vector<Agreement> GenerationChange::agreements() const {
   auto out = job_.declared.agreements();
+  out.push_back(directory_agreement(job_.saves.directory()));
   out.push_back(device_agreement(job_.host.device));
   return out;
 }

@@ -66,7 +66,8 @@ void JobSaves::configure(const CheckpointOptions& options) {
   Path whole = std::filesystem::absolute(options.directory, no_working_directory);
   if (no_working_directory) return;
   if (!whole.has_filename() && whole.has_relative_path()) whole = whole.parent_path();  // a slash at the end
-  options_.directory = whole.string();  // acknowledgements have this text, and are compared by it
+  options_.directory =
+      whole.string();  // acknowledgements have this text, and are compared by it: the same on all ranks (directory_agreement)
 }
 
 void JobSaves::open(Saver saver, HostFragments saved, HostFragments loaded, std::uint64_t host_bytes, Then then) {

@@ -47,6 +47,8 @@ class JobSaves {
   /// A directory is one of this moment's working directory, whatever the program does later: `elrun ckptd` has another one.
   void configure(const CheckpointOptions& options);
   [[nodiscard]] bool has_directory() const { return !options_.directory.empty(); }
+  /// Its absolute path; empty where there is none.
+  [[nodiscard]] const std::string& directory() const { return options_.directory; }
 
   /// What follows `open` in this generation.
   enum class Then { restore, saves };

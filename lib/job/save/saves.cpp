@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -106,12 +107,18 @@ Result<Start> Saves::start_together(const KnownElsewhere& heard) {
 }
 
 /// Another directory, or another plan, is another job's.
-void Saves::hear(KnownElsewhere& heard, std::string_view text, const std::string& who) const {
+void Saves::hear(KnownElsewhere& heard, std::string_view text, const std::string& who) {
   if (text.empty()) return;
   const auto record = decode_acknowledgement(as_bytes(text), who);
   if (!record.ok())
     return log_.warning(fmt::format("what {} remembers of the newest checkpoint cannot be read: {}", who, message(record.failure())));
-  if (record->directory != Path{options_.directory}.string() || record->plan != plan_) return;
+  if (record->plan != plan_) return;
+  if (record->directory != options_.directory) {
+    if (!std::exchange(has_told_of_another_, true))
+      log_.info(fmt::format("the checkpoint of step {} under {}, which {} remembers, is taken for another job's: this one's are under {}",
+                            record->id.step, record->directory, who, options_.directory));
+    return;
+  }
   Witness said = witness(*record, who, true);
   for (const Witness& w : heard.witnesses)
     if (w.id == said.id && w.root == said.root) return;  // one is enough for people

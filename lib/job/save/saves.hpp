@@ -66,7 +66,7 @@ class Saves {
   Result<std::vector<ShardFindings>> ask_for_shards(const ShardQuestion& check);
   /// Only the leader's answer is whole.
   Result<KnownElsewhere> ask_around();
-  void hear(KnownElsewhere& heard, std::string_view text, const std::string& who) const;
+  void hear(KnownElsewhere& heard, std::string_view text, const std::string& who);
   void hear(std::vector<FailedAfter>& heard, const FailureAfter& failure, const std::string& node) const;
   void tell_store(const std::string& acknowledgement) const;
 
@@ -82,6 +82,7 @@ class Saves {
   HostFragments saved_, loaded_;
   const unsigned threads_;  // that read and write a checkpoint
   bool claimed_ = false;
+  bool has_told_of_another_ = false;  // directory: one line is enough
 };
 
 }  // namespace elrun::inline v0

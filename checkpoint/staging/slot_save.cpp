@@ -43,15 +43,15 @@ class SaveMeeting {
     return until_done(newest_checkpoint_key, [&] { return tell_newest(host_.store, acknowledgement, soon()); });
   }
   /// Until another writer has said this, or one of them never will, or `may_wait` fails, which is asked about once a second.
-  Result<ByteVector> await(const std::string& key, const std::function<Result<void>()>& may_wait = {}) {
+  Result<ByteVector> await(unsigned attempt, const std::string& key, const std::function<Result<void>()>& may_wait = {}) {
     for (;;) {
       ELRUN_TRY(in_time(key));
       auto got = host_.store.get(key, soon());
       if (got.ok()) return std::move(got).value();
       if (is_hopeless(got.failure())) return std::move(got).failure();
       if (got.failure().code != Code::deadline_passed) host_.sleep(pause);
-      if (auto gone = nobody_is_gone(); !gone.ok()) {
-        if (got = host_.store.get(key, soon()); got.ok()) return std::move(got).value();  // it had voted before it was gone
+      if (auto gone = nobody_is_gone(attempt); !gone.ok()) {
+        if (const auto there = host_.store.num_keys(key, soon()); there.ok() && *there > 0) continue;  // it had said it before it was gone
         return std::move(gone).failure();
       }
       if (may_wait) ELRUN_TRY(may_wait());
@@ -64,7 +64,7 @@ class SaveMeeting {
       if (rank == mine.rank) {
         all.push_back(mine);
       } else {
-        auto bytes = await(keys_.vote(attempt, rank), may_wait);
+        auto bytes = await(attempt, keys_.vote(attempt, rank), may_wait);
         if (!bytes.ok() && bytes.failure().code == Code::deadline_passed) return missing(attempt, mine.rank);
         if (!bytes.ok()) return std::move(bytes).failure();
         ELRUN_TRY_ASSIGN(PartVote vote, decode_part_vote(*bytes));
@@ -110,26 +110,47 @@ class SaveMeeting {
     return Failure{Code::deadline_passed, Remedy::retry,
                    fmt::format("the save was not over in time: {} did not come in the job's store", key)};
   }
-  Result<void> nobody_is_gone() {
+  /// Nobody whose part of this try is not there. A store that does not answer says nothing of it: whoever waits asks again, until the save's time is over.
+  Result<void> nobody_is_gone(unsigned attempt) {
     const auto count = host_.store.num_keys(keys_.all_gone(), soon());
     if (auto broken = broken_promise(host_.store, generation_, soon())) return *std::move(broken);
-    if (!count.ok() || *count == 0) return {};
-    for (std::uint32_t rank = 0; rank < world_; ++rank) {
-      const auto said = host_.store.get(keys_.gone(rank), Deadline::after(host_.clock.now(), pause));
-      if (!said.ok()) continue;
+    if (!count.ok()) return {};
+    std::uint64_t found = 0;
+    for (std::uint32_t rank = 0; rank < world_ && found < *count; ++rank) {
+      ELRUN_TRY(in_time(keys_.all_gone()));
+      const auto is_gone =
+          host_.store.num_keys(keys_.gone(rank), soon());  // which is answered at once; a `get` would wait for a key that is not there
+      if (!is_gone.ok()) return {};
+      if (*is_gone == 0) continue;
+      ++found;
+      const auto has_voted = host_.store.num_keys(keys_.vote(attempt, rank), soon());
+      if (!has_voted.ok()) return {};
+      if (*has_voted > 0) continue;
+      const auto said = host_.store.get(keys_.gone(rank), soon());
+      if (!said.ok()) return {};
       ELRUN_TRY_ASSIGN(const PartVote vote, decode_part_vote(*said));
       if (vote.refusal) return *vote.refusal;
     }
     return {};
   }
+  /// The save's time is over: this takes no more than one call's.
   Failure missing(unsigned attempt, std::uint32_t mine) {
     std::string names;
     std::uint32_t count = 0;
     std::optional<Rank> first;
+    const Deadline until = Deadline::after(host_.clock.now(), call_wait);
     for (std::uint32_t rank = 0; rank < world_; ++rank) {
       if (rank == mine) continue;
-      const auto there = host_.store.num_keys(keys_.vote(attempt, rank), Deadline::after(host_.clock.now(), pause));
-      if (there.ok() && *there > 0) continue;
+      if (auto goes_on = may_go_on(); !goes_on.ok()) return std::move(goes_on).failure();
+      const auto there = host_.store.num_keys(keys_.vote(attempt, rank), until);
+      if (!there.ok())
+        return {
+            .code = Code::deadline_passed,
+            .remedy = Remedy::retry,
+            .what = fmt::format(
+                "not all parts of the checkpoint are known to be written in time. Whose are not cannot be told, for the job's store does not answer: {}",
+                there.failure().what)};
+      if (*there > 0) continue;
       if (!first) first = Rank{rank};
       if (count++ < missing_named) names += fmt::format("{}{}", names.empty() ? "" : ", ", rank);
     }
@@ -247,14 +268,14 @@ class SlotSave {
   }
 
   Tried follow(unsigned attempt) {
-    auto said = await_said(keys_.ticket(attempt));
+    auto said = await_said(attempt, keys_.ticket(attempt));
     if (!said.ok()) return {std::move(said).failure(), false};
     if (said->failure) return {*std::move(said->failure), said->again};
     auto ticket = decode_save_ticket(said->value);
     if (!ticket.ok()) return {std::move(ticket).failure(), false};
     const PartVote mine = write(*ticket);
     if (auto told = meeting_.put(keys_.vote(attempt, record_.rank), encode(mine)); !told.ok()) return {std::move(told).failure(), false};
-    auto end = await_said(keys_.outcome(attempt));
+    auto end = await_said(attempt, keys_.outcome(attempt));
     if (!end.ok()) {
       if (is_taken_over(end.failure())) meeting_.take_back(keys_.vote(attempt, record_.rank));
       return {std::move(end).failure(), false};
@@ -265,8 +286,8 @@ class SlotSave {
     return {std::move(acknowledged), false};
   }
 
-  Result<Said> await_said(const std::string& key) {
-    ELRUN_TRY_ASSIGN(const ByteVector bytes, meeting_.await(key));
+  Result<Said> await_said(unsigned attempt, const std::string& key) {
+    ELRUN_TRY_ASSIGN(const ByteVector bytes, meeting_.await(attempt, key));
     return decode_said(bytes);
   }
 

@@ -34,7 +34,8 @@ std::string in_plain_words(std::string_view grpc_message) {
 }
 
 bool tells_of_silence(std::string_view grpc_message) {
-  constexpr std::array<std::string_view, 3> words{"keepalive", "Connection timed out", "No route to host"};  // ETIMEDOUT, EHOSTUNREACH
+  constexpr std::array<std::string_view, 4> words{"keepalive", "Connection timed out", "No route to host",
+                                                  silent_coordinator};  // ETIMEDOUT, EHOSTUNREACH
   return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return grpc_message.find(word) != grpc_message.npos; });
 }
 

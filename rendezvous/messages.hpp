@@ -334,5 +334,7 @@ using CoordinatorMessage = std::variant<Refused, Waiting, World, Revoke, Resumed
 /// Whether a connection that was up ended because the other end's system answered nothing any more: by gRPC's ping, by TCP's own limit, which is as long
 /// and may come first, or because its host cannot be found on the network. A process that ends, or closes the connection, is no such case.
 [[nodiscard]] bool tells_of_silence(std::string_view grpc_message);
+/// A line that stands, to a coordinator that does not run.
+constexpr std::string_view silent_coordinator = "nothing came from it";
 
 }  // namespace elrun::inline v0

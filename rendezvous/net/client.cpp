@@ -49,6 +49,7 @@ class AttemptOwner {
  public:
   virtual void up() = 0;
   virtual void received(const CoordinatorMessage& message) = 0;
+  virtual void heard(bool is_alive) = 0;  // whatever it was; `is_alive`: the answer to a NodeAlive
   virtual void down(std::string why) = 0;
   virtual void refused(std::string why) = 0;  // for good
 
@@ -132,7 +133,9 @@ class Attempt final : grpc::ClientBidiReactor<wire::ToCoordinator, wire::ToNode>
       cancel(message.failure().what);
       return release();
     }
+    const bool is_alive = in_.has_alive();
     StartRead(&in_);
+    (*owner_)->heard(is_alive);
     if (*message) (*owner_)->received(**message);  // may destroy this
   }
   void written(bool ok) {
@@ -240,7 +243,8 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   void open() {
     const auto credentials = read_credentials(access_);  // anew: they may have been replaced
     if (!credentials.ok()) return failed(credentials.failure());
-    has_received_ = false;
+    has_received_ = answers_alive_ = false;
+    unanswered_ = 0;
     attempt_ = std::make_unique<Attempt>(loop_, *this, addresses_[next_address_], endpoint_.host, *credentials, timeouts_);
     arm(timer_, timeouts_.heartbeat_limit, [this] {
       if (!up_) attempt_->cancel(fmt::format("no answer within {:.3g} s", seconds(timeouts_.heartbeat_limit)));
@@ -277,6 +281,10 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
     local_address_ = source_address(addresses_[next_address_]);
     beat();
     tell([](const Handler& h) { h.connected(); });
+  }
+  void heard(bool is_alive) override {
+    answers_alive_ = answers_alive_ || is_alive;
+    unanswered_ = 0;
   }
   void received(const CoordinatorMessage& message) override {
     if (over_) return;
@@ -347,6 +355,11 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   void beat() {
     arm(heartbeat_, timeouts_.heartbeat, [this] {
       if (!up_) return;
+      if (answers_alive_ && unanswered_ * timeouts_.heartbeat > timeouts_.heartbeat_limit)
+        return attempt_->cancel(
+            fmt::format("{} for {:.3g} s, although its connection stands: is its process stopped, or does its storage not answer?",
+                        silent_coordinator, seconds(timeouts_.heartbeat_limit)));
+      ++unanswered_;
       attempt_->send(NodeAlive{});
       beat();
     });
@@ -373,9 +386,11 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   Duration backoff_ = backoff_min;
   std::string last_reason_, local_address_;
   bool up_ = false;
-  bool has_moved_ = false;            // the name leads elsewhere, and that is where the next attempt goes
-  bool has_received_ = false;         // the coordinator has said something on this attempt
-  bool over_ = false;                 // the last word was heard
+  bool has_moved_ = false;      // the name leads elsewhere, and that is where the next attempt goes
+  bool has_received_ = false;   // the coordinator has said something on this attempt
+  bool answers_alive_ = false;  // it answers NodeAlive, which one of an earlier version does not
+  unsigned unanswered_ = 0;     // NodeAlive that were sent since it was last heard; none are sent while this process itself stands still
+  bool over_ = false;           // the last word was heard
   std::unique_ptr<Attempt> attempt_;  // last: it ends before what it speaks to
 };
 

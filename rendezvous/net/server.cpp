@@ -58,10 +58,7 @@ class NodeStream final : public GrpcStream, public StreamEnd {
   [[nodiscard]] bool is_newcomer() const { return !joined_ && !is_finished(); }
   void send(const CoordinatorMessage& message) override {
     if (closing_ || is_finished()) return;
-    queue_.push_back(encoded(message));
-    queued_ += queue_.back().Length();
-    if (queued_ > stream_queue_max.value()) return abort();  // the read fails, which reports that the stream is broken
-    write_next();
+    put(encoded(message));
   }
   void close() override {
     closing_ = true;
@@ -70,6 +67,18 @@ class NodeStream final : public GrpcStream, public StreamEnd {
   }
 
  private:
+  void put(grpc::ByteBuffer bytes) {
+    queue_.push_back(std::move(bytes));
+    queued_ += queue_.back().Length();
+    if (queued_ > stream_queue_max.value()) return abort();  // the read fails, which reports that the stream is broken
+    write_next();
+  }
+  /// gRPC's own threads answer pings also where this loop stands still.
+  void answer_alive() {
+    wire::ToNode out;
+    out.mutable_alive();
+    if (!closing_ && !is_finished()) put(to_bytes(out));
+  }
   static grpc::ByteBuffer encoded(const CoordinatorMessage& message) {
     wire::ToNode out;
     to_wire(message, out);
@@ -116,6 +125,7 @@ class NodeStream final : public GrpcStream, public StreamEnd {
       return abort();
     }
     if (const auto owner = owner_.lock(); owner && *message) (*owner)->received(number_, **message);
+    if (*message && std::holds_alternative<NodeAlive>(**message)) answer_alive();
     if (joined_ && let_in_ && !closing_ && !is_finished()) std::exchange(let_in_, {})();
   }
 

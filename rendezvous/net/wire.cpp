@@ -560,6 +560,7 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
       return std::optional<CoordinatorMessage>{StoreResult{in.store_result().worker(), std::move(reply)}};
     }
     case wire::ToNode::kPrepare: return read(in.prepare());
+    case wire::ToNode::kAlive:  // the shell's
     case wire::ToNode::CONTENT_NOT_SET: break;
   }
   return std::optional<CoordinatorMessage>{};

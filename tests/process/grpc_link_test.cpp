@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -50,6 +51,38 @@ struct Stage {
     }
     return true;
   }
+};
+
+/// A coordinator whose loop runs on a thread of its own, and stands still when it is told to.
+class StandingStill {
+ public:
+  explicit StandingStill(Stage& stage) : stage_{stage}, thread_{[this] { stage_.loop.run(); }} {}
+  ~StandingStill() {
+    go_on();
+    work_.reset();
+    stage_.loop.stop();
+    thread_.join();
+  }
+  StandingStill(const StandingStill&) = delete;
+  StandingStill& operator=(const StandingStill&) = delete;
+  void stand_still() {
+    std::promise<void> stands;
+    boost::asio::post(stage_.loop, [&] {
+      stands.set_value();
+      goes_on_.get_future().wait();
+    });
+    stands.get_future().wait();
+  }
+  void go_on() {
+    if (!std::exchange(went_on_, true)) goes_on_.set_value();
+  }
+
+ private:
+  Stage& stage_;
+  std::promise<void> goes_on_;
+  bool went_on_ = false;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{stage_.loop.get_executor()};
+  std::thread thread_;
 };
 
 /// An agent of few words: joins when it is connected, and keeps what it is told.
@@ -122,6 +155,31 @@ StoreRequest request(const Agent& agent, StoreOp op, std::uint64_t id, std::stri
 }
 
 }  // namespace
+
+TEST_CASE("a coordinator whose loop stands still is noticed, although gRPC answers for it", "[grpc]") {
+  Stage coordinates, own;
+  coordinates.serve();
+  own.port = coordinates.port;
+  own.timeouts.heartbeat = 20ms;
+  own.timeouts.heartbeat_limit = 500ms;
+  Agent agent{own, "a"};
+  {
+    StandingStill coordinator{coordinates};
+    agent.connect();
+    REQUIRE(own.until([&] { return !agent.heard.empty(); }));
+    const Instant well_until = own.clock.now() + 3 * own.timeouts.heartbeat_limit;
+    REQUIRE(own.until([&] { return own.clock.now() > well_until; }));
+    CHECK(agent.down.empty());  // it answers
+    coordinator.stand_still();
+    REQUIRE(own.until([&] { return !agent.down.empty(); }));
+    CHECK(agent.down.front().code == Code::deadline_passed);
+    CHECK(agent.down.front().what.find("nothing came from it for 0.5 s") != std::string::npos);
+    const std::size_t before = agent.heard.size();
+    coordinator.go_on();
+    REQUIRE(own.until([&] { return agent.heard.size() > before; }));  // its line is back
+    agent.link.reset();
+  }
+}
 
 TEST_CASE("two nodes form a world over gRPC; one is killed; it comes back, and they form the next", "[grpc]") {
   Stage world;

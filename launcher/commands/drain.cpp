@@ -63,13 +63,19 @@ class Drain {
       return say(
           fmt::format("{} runs in another container, and is not asked to leave: `elrun drain` in that container asks it", named(*agent)));
     found_ = true;
+    const auto left_already = [&] { say(fmt::format("{} has left already", named(*agent))); };
     Fd process{static_cast<int>(::syscall(SYS_pidfd_open, agent->pid, 0))};
-    const int error = errno;
+    if (!process && errno == ESRCH) return left_already();
+    if (!process) return fail(message(from_errno(errno, fmt::format("watch {}", named(*agent)))));
     // Whoever answers under this number now is the process that is watched: the number cannot become another's any more.
-    const auto again = process ? ask(where, {.path = "/statusz"}, answer_timeout, clock_) : reply;
+    const Deadline soon = Deadline::after(clock_.now(), answer_timeout);
+    const auto again = ask(where, {.path = "/statusz"}, answer_timeout, clock_);
     const auto same = again.ok() ? agent_answer(again->body) : std::nullopt;
-    if (!process && error != ESRCH) return fail(message(from_errno(error, fmt::format("watch {}", named(*agent)))));
-    if (!process || !same || same->pid != agent->pid) return say(fmt::format("{} has left already", named(*agent)));
+    // No answer does not mean that it has left: the process says that. One that is ending closes its sockets a moment before it is gone.
+    if (!same && !has_ended(process.get(), soon))
+      return fail(fmt::format("{} is not asked to leave: {}", named(*agent),
+                              again.ok() ? fmt::format("{} is no agent of elrun", to_string(where)) : message(again.failure())));
+    if (!same || same->pid != agent->pid) return left_already();
     // A second signal would end its workers at once, and with them the checkpoint that they are saving.
     if (!same->leaving && ::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0 && errno != ESRCH)
       return fail(message(from_errno(errno, fmt::format("ask {} to leave", named(*agent)))));
@@ -90,7 +96,8 @@ class Drain {
       fail(options_.pid ? fmt::format("no agent of this user on this machine has the process {}", *options_.pid)
                         : "no agent of this user runs on this machine; XDG_RUNTIME_DIR must be as it was when the agent started");
     for (const Leaving& one : leaving_) {
-      if (has_ended(one.process.get())) say(fmt::format("{} has left after {:.1f} s", named(one.agent), seconds(clock_.now() - began_)));
+      if (has_ended(one.process.get(), deadline_))
+        say(fmt::format("{} has left after {:.1f} s", named(one.agent), seconds(clock_.now() - began_)));
       else
         fail(fmt::format("{} is still there after {:g} s; its log says what it waits for, and --shutdown_timeout when it ends its workers",
                          named(one.agent), seconds(options_.timeout)));
@@ -104,13 +111,14 @@ class Drain {
     std::fflush(stdout);
   }
 
-  [[nodiscard]] bool has_ended(int process) const {
+  /// Waits until the deadline for it.
+  [[nodiscard]] bool has_ended(int process, Deadline deadline) const {
     for (;;) {
       pollfd p{process, POLLIN, 0};
-      const Duration left = std::min<Duration>(deadline_.left(clock_.now()), 3600s);
+      const Duration left = std::min<Duration>(deadline.left(clock_.now()), 3600s);
       const int got = ::poll(&p, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
       if (got > 0) return true;
-      if (deadline_.passed(clock_.now())) return false;
+      if (deadline.passed(clock_.now())) return false;
     }
   }
 

@@ -1,7 +1,17 @@
 // `elrun drain`: agents are asked to leave and waited for, whoever is process 1 of their container.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <thread>
+
+#include "lib/base/fd.hpp"
 
 #include "tests/support/catch.hpp"
 #include "tests/support/gpt_job.hpp"
@@ -27,6 +37,36 @@ struct Place {
     return run("elrun", std::move(more), environment());
   }
   [[nodiscard]] std::map<std::string, std::string> environment() const { return {{"XDG_RUNTIME_DIR", directory.path()}}; }
+};
+
+/// The status socket of an agent that this process plays.
+class PlayedStatus {
+ public:
+  explicit PlayedStatus(const Place& place) {
+    const std::string directory = place.directory.path() + "/elrun-played";
+    std::filesystem::create_directory(directory);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = directory + "/status.sock";
+    REQUIRE(path.size() < sizeof address.sun_path);
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    const timeval accept_wait{60, 0};  // which only a failing test waits for
+    REQUIRE(::setsockopt(listener_.get(), SOL_SOCKET, SO_RCVTIMEO, &accept_wait, sizeof accept_wait) == 0);
+    REQUIRE(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(::listen(listener_.get(), 16) == 0);
+  }
+  /// The next visitor gets this page; with none the connection is closed at once.
+  void answer(const std::string& page) const {
+    const elrun::Fd visitor{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+    if (!visitor || page.empty()) return;
+    std::array<char, 4096> question;
+    (void)::recv(visitor.get(), question.data(), question.size(), 0);
+    const std::string reply = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + std::to_string(page.size()) + "\r\n\r\n" + page;
+    (void)::send(visitor.get(), reply.data(), reply.size(), MSG_NOSIGNAL);
+  }
+
+ private:
+  const elrun::Fd listener_{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
 };
 
 }  // namespace
@@ -114,6 +154,21 @@ TEST_CASE("an agent that is leaving already is waited for, and not asked again: 
   INFO(agent->output());
   CHECK(agent->says("SIGTERM"));
   CHECK_FALSE(agent->says("again"));
+}
+
+TEST_CASE("an agent whose second answer does not come in time has not left: drain fails, and says that it was not asked",
+          "[drain][process]") {
+  const Place place;
+  const PlayedStatus agent{place};
+  const std::string pid = std::to_string(::getpid());
+  std::thread first{[&] { agent.answer(R"({"pid": )" + pid + R"(, "run": "slow", "node": "here"})"); }};
+  const Ended drained = place.drain();  // its later questions wait in the socket's queue
+  first.join();
+  INFO(drained.output);
+  CHECK(drained.code == 69);
+  CHECK(drained.says("agent " + pid + " (run slow, node here) is not asked to leave: "));
+  CHECK(drained.says("did not answer within 5.0 s"));
+  CHECK_FALSE(drained.says("has left already"));
 }
 
 TEST_CASE("where no agent is, drain says so", "[drain][process]") {

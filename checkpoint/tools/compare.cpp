@@ -199,6 +199,13 @@ Json part_json(const std::vector<TensorDifference>& all) {
 
 }  // namespace
 
+Result<Side> side_of(Files& files, const ReadCheckpoint& checkpoint) {
+  ELRUN_TRY_ASSIGN(auto one, inspect(files, checkpoint));
+  if (!one.problem.empty())
+    return Failure{Code::corrupt, Remedy::fix_config, fmt::format("{} is damaged, and not compared: {}", one.where, one.problem)};
+  return Side{std::move(one.where), checkpoint.directory, std::move(one.manifest)};
+}
+
 bool Comparison::equal() const { return equal_count(tensors) == tensors.size() && equal_count(host_state) == host_state.size(); }
 
 Result<Comparison> compare(Files& files, const Side& a, const Side& b) {

@@ -10,6 +10,7 @@
 #include "checkpoint/format/json.hpp"
 #include "checkpoint/format/records.hpp"
 #include "checkpoint/tools/difference.hpp"
+#include "checkpoint/tools/read_root.hpp"
 #include "lib/base/files.hpp"
 
 namespace elrun::inline v0 {
@@ -20,6 +21,10 @@ struct Side {
   Path directory;
   Manifest manifest;
 };
+
+/// The side of a checkpoint that was found. Fails with `corrupt` where COMMIT does not vouch for its manifest, or where one of them is of another checkpoint: what is compared then
+/// would not be the one that was named. Without a COMMIT the manifest is taken as it is.
+[[nodiscard]] Result<Side> side_of(Files& files, const ReadCheckpoint& checkpoint);
 
 struct Comparison {
   std::vector<TensorDifference> tensors;     ///< All, equal ones too.

@@ -16,7 +16,8 @@ struct Inspection {
   std::string state;  ///< In words, as the list has it.
   Manifest manifest;
   std::uint64_t manifest_bytes = 0;
-  std::string problem{};  ///< What is wrong with COMMIT, or with the manifest's checksum; empty: nothing is.
+  std::string
+      problem{};  ///< What is wrong with COMMIT or the manifest's checksum, or which of them is of another checkpoint; empty: nothing is.
   /// Of `--plan`; empty: not asked for.
   std::vector<ReaderShare> shares{};
 };

@@ -144,10 +144,17 @@ Result<Inspection> inspect(Files& files, const ReadCheckpoint& checkpoint) {
   if (!text.ok()) return std::move(text).failure();
   one.manifest_bytes = text->size();
   ELRUN_TRY_ASSIGN(one.manifest, decode_manifest(*text, path));
+  const std::string& root = checkpoint.facts.view.root;
+  const auto is_of_another = [&](const auto& record) { return record.id != checkpoint.id || (!root.empty() && record.root != root); };
   const auto commit = read_commit(tier, "");
   if (!commit.ok() && commit.failure().code != Code::not_found) one.problem = commit.failure().what;
+  else if (commit.ok() && is_of_another(*commit))
+    one.problem =
+        fmt::format("{} is of {} of root {}: a file in the wrong place", tier.where(commit_file), to_string(commit->id), commit->root);
   else if (commit.ok() && (commit->manifest_bytes != text->size() || commit->manifest_crc != crc32c(*text)))
     one.problem = fmt::format("{} is not the one that COMMIT vouches for", path);
+  else if (is_of_another(one.manifest))
+    one.problem = fmt::format("{} is of {} of root {}: a file in the wrong place", path, to_string(one.manifest.id), one.manifest.root);
   return one;
 }
 

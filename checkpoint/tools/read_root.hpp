@@ -28,7 +28,7 @@ struct ReadCheckpoint {
 /// where there is none.
 [[nodiscard]] Result<ReadCheckpoint> find_checkpoint(Files& files, const Clock& clock, const CheckpointName& name);
 
-/// What its records say. Damage of COMMIT is told, not a failure; without a manifest that can be read it fails.
+/// What its records say. Damage of COMMIT, and records of another checkpoint, are told (`problem`) and no failure; without a manifest that can be read it fails.
 [[nodiscard]] Result<Inspection> inspect(Files& files, const ReadCheckpoint& checkpoint);
 
 }  // namespace elrun::inline v0

@@ -140,16 +140,15 @@ int verify(const CkptOptions& options, Files& files, const Clock& clock) {
   return std::ranges::all_of(all, [](const VerifiedCheckpoint& one) { return one.found.is_whole(); }) ? 0 : 1;
 }
 
-Result<Side> side_of(const CheckpointName& name, Files& files, const Clock& clock) {
+Result<Side> side_named(const CheckpointName& name, Files& files, const Clock& clock) {
   ELRUN_TRY_ASSIGN(const auto found, find_checkpoint(files, clock, name));
-  ELRUN_TRY_ASSIGN(auto one, inspect(files, found));
-  return Side{found.directory.string(), found.directory, std::move(one.manifest)};
+  return side_of(files, found);
 }
 
 int diff(const CkptOptions& options, Files& files, const Clock& clock) {
   std::vector<Side> sides;
   for (const CheckpointName& name : options.names) {
-    auto side = side_of(name, files, clock);
+    auto side = side_named(name, files, clock);
     if (!side.ok()) return failed(side.failure());
     sides.push_back(*std::move(side));
   }

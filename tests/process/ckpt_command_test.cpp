@@ -153,6 +153,14 @@ TEST_CASE("all that is damaged is named, and a damaged checkpoint is listed and 
   CHECK(compared.code == 65);
   CHECK(compared.says("block 1"));
 
+  // Records of another step: what is there is not the checkpoint that was named.
+  for (const char* file : {"/MANIFEST.json", "/COMMIT"})
+    fs::copy_file(directory_of(root, 30) + file, newest + file, fs::copy_options::overwrite_existing);
+  const Ended misplaced = ckpt({"diff", root + ":40", root + ":30"});
+  INFO(misplaced.output);
+  CHECK(misplaced.code == 65);
+  CHECK(misplaced.says("a file in the wrong place"));
+
   // A cut manifest: a start would pass it over, and here nothing is marked.
   fs::resize_file(newest + "/MANIFEST.json", 100);
   const Ended list = ckpt({"ls", root});

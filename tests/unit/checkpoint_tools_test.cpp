@@ -523,6 +523,45 @@ TEST_CASE("damage under a comparison is a failure that names the block, and no d
   CHECK(all.failure().what.find("block 0") != std::string::npos);
 }
 
+TEST_CASE("what COMMIT does not vouch for, and what is of another checkpoint, is not compared", "[ckpt]") {
+  FaultyFiles files;
+  TestJob job{files, 2, 1};
+  start_and_save(job, {10, 20});
+  const CheckpointId at_10{10, 1, 1}, at_20{20, 1, 1};
+  const Path manifest = of(at_20, manifest_file);
+  const auto problem = [&] {
+    const auto one = inspect(files, found(files, "/ckpts:20"));
+    REQUIRE(said(one) == "");
+    return one->problem;
+  };
+  CHECK(problem().empty());
+  CHECK(said(side_of(files, found(files, "/ckpts:20"))) == "");
+  SECTION("the records of another checkpoint") {
+    for (const char* file : {commit_file, manifest_file}) files.overwrite(of(at_20, file), files.content(of(at_10, file)));
+    CHECK(problem().find(to_string(at_10)) != std::string::npos);
+  }
+  SECTION("the manifest of another one, without a COMMIT") {
+    files.overwrite(manifest, files.content(of(at_10, manifest_file)));
+    REQUIRE(files.remove_file(of(at_20, commit_file)).ok());
+    CHECK(problem().find(to_string(at_10)) != std::string::npos);
+  }
+  SECTION("one digit of the manifest") {
+    const ByteVector whole = files.content(manifest);
+    for (std::size_t at = whole.size(); at-- > 0;) {
+      if (whole[at] < std::byte{'1'} || whole[at] > std::byte{'8'}) continue;
+      ByteVector other = whole;
+      other[at] = whole[at] == std::byte{'1'} ? std::byte{'2'} : std::byte{'1'};
+      files.overwrite(manifest, other);
+      if (const auto read = decode_manifest(other, "m"); read.ok() && read->id == at_20) break;  // it still decodes
+    }
+    CHECK(problem().find("is not the one that COMMIT vouches for") != std::string::npos);
+  }
+  const auto other = side_of(files, found(files, "/ckpts:20"));
+  REQUIRE_FALSE(other.ok());
+  CHECK(other.failure().code == Code::corrupt);
+  CHECK(said(side_of(files, found(files, "/ckpts:10"))) == "");
+}
+
 TEST_CASE("the shares of a reading world add up to what its ranks read", "[ckpt]") {
   FaultyFiles files;
   ModelTable model = small_model();

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <mutex>
-#include <thread>
 #include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "checkpoint/format/shard.hpp"
+#include "checkpoint/storage/in_parallel.hpp"
 #include "checkpoint/storage/storage.hpp"
 #include "checkpoint/tiers/files_tier.hpp"
 #include "lib/base/crc32c.hpp"
@@ -92,7 +93,7 @@ class ShardCheck {
     const auto size = file_->size();
     if (!size.ok()) return fail_once(size.failure(), size.failure().what);
     if (*size != record_.bytes) say_once(fmt::format("has {} bytes, the manifest says {}", *size, record_.bytes));
-    if (is_first()) check_header();
+    if (is_first() && *size >= record_.header_bytes) check_header();
     if (tally_.stop.is_set()) return;
     if (*size < record_.bytes) return say_once("its end with the block table is missing, so its blocks cannot be checked");
     if (!read_table()) return;
@@ -247,15 +248,16 @@ Result<void> read_all(Tier& tier, const CheckpointId& id, const std::string& roo
   verified.files = records.size();
   Tally tally{verified, options, all};
   ELRUN_TRY_ASSIGN(const std::vector<Portion> portions, portions_of(tier, records, std::max<std::uint64_t>(1, options.portion_blocks)));
-  std::atomic<std::size_t> next{0};
-  const auto read = [&] {
-    for (std::size_t i = next++; i < portions.size() && !tally.stop.is_set(); i = next++) ShardCheck{tier, portions[i], tally}.run();
-  };
-  {
-    std::vector<std::jthread> others;
-    for (std::size_t i = 1; i < std::min<std::size_t>(std::max(1u, options.readers), portions.size()); ++i) others.emplace_back(read);
-    read();
-  }
+  in_parallel(portions.size(), std::max(1u, options.readers), [&](std::size_t i) {
+    if (tally.stop.is_set()) return;
+    try {
+      ShardCheck{tier, portions[i], tally}.run();
+    } catch (const std::exception& error) {  // std::bad_alloc, as a rule: what was found before is still told
+      (void)tally.stop.is_damage({.code = Code::exhausted,
+                                  .remedy = Remedy::retry,
+                                  .what = fmt::format("{} cannot be read: {}", portions[i].file->name, error.what())});
+    }
+  });
   std::stable_sort(verified.damage.begin(), verified.damage.end(), [](const Damage& a, const Damage& b) {
     const auto key = [](const Damage& d) { return std::tuple{d.block.has_value(), d.block.value_or(0)}; };
     return a.file != b.file ? a.file < b.file : key(a) < key(b);
@@ -271,7 +273,8 @@ Result<Verified> verify_all(Files& files, const Path& directory, const Checkpoin
   FilesTier tier{files, directory};
   Verified verified;
   const auto names = tier.list("");
-  const auto read = names.ok() ? read_all(tier, id, root, options, *names, verified) : Result<void>{names.failure()};
+  const auto read =
+      names.ok() ? with_memory([&] { return read_all(tier, id, root, options, *names, verified); }) : Result<void>{names.failure()};
   if (!read.ok() && is_damage(read.failure().code)) verified.damage.push_back({".", {}, read.failure().what});
   else if (!read.ok()) verified.cut_off = read.failure();
   if (verified.is_whole()) return verified;

@@ -27,7 +27,7 @@ struct VerifyOptions {
 
 /// Checks COMMIT, the manifest, and of every shard its length, header, block table and every block. It does not end at the first damage: where a
 /// record cannot be read, what vouched for the rest is replaced by the next best, down to what each rank wrote of its own shard.
-/// `root`: the identity that the checkpoint should have; empty: any. The first failure that is no damage, such as a storage that hangs, ends it: `cut_off` has it beside what was found
+/// `root`: the identity that the checkpoint should have; empty: any. The first failure that is no damage, such as a storage that hangs or memory that is refused, ends it: `cut_off` has it beside what was found
 /// before. The call itself fails where the directory is not there.
 [[nodiscard]] Result<Verified> verify_all(Files& files, const Path& directory, const CheckpointId& id, const std::string& root,
                                           const VerifyOptions& options);

@@ -338,13 +338,20 @@ class Ckptd {
   void tell_beside(const std::function<Result<void>(Store&, Deadline)>& word) const {
     const auto tell = [agent = agent_, word](Duration wait) {
       const SteadyClock clock;
-      AgentStore store{clock, agent};
-      for (const Deadline until = Deadline::after(clock.now(), wait); !word(store, until).ok() && until.left(clock.now()) > Duration{0};)
-        std::this_thread::sleep_for(word_pause);
+      const Deadline until = Deadline::after(clock.now(), wait);
+      for (bool is_told = false; !is_told;) {
+        try {
+          AgentStore store{clock, agent};
+          while (!(is_told = word(store, until).ok()) && until.left(clock.now()) > Duration{0}) std::this_thread::sleep_for(word_pause);
+        } catch (const std::exception&) {  // std::bad_alloc: tried again, as where the store does not answer
+        }
+        if (until.left(clock.now()) <= Duration{0}) return;
+        if (!is_told) std::this_thread::sleep_for(word_pause);
+      }
     };
     try {
       quiet_thread([tell] { tell(settle_wait); }).detach();
-    } catch (const std::system_error&) {  // no thread can be started
+    } catch (const std::exception&) {  // no thread can be started, or there is no memory for one
       tell(word_here_wait);
     }
   }

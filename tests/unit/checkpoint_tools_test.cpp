@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 
 #include "checkpoint/storage/storage.hpp"
 #include "checkpoint/tiers/files_tier.hpp"
@@ -10,6 +11,7 @@
 #include "checkpoint/tools/read_root.hpp"
 #include "checkpoint/tools/verify.hpp"
 #include "tests/support/checkpoint_job.hpp"
+#include "tests/support/forwarding_files.hpp"
 #include "tests/support/manual_clock.hpp"
 #include "tests/support/property.hpp"
 
@@ -231,6 +233,27 @@ TEST_CASE("what is no checkpoint root is refused, with what to name instead", "[
         std::string::npos);
   REQUIRE(files.make_directory("/empty/sub").ok());
   CHECK(read_root(files, clock, "/empty").failure().what.find("it has neither RUN.json") != std::string::npos);
+}
+
+TEST_CASE("memory that is refused to a reader ends a verification with what was found before, and not the process", "[ckpt]") {
+  FaultyFiles behind;
+  TestJob job{behind, 2, 1};
+  start_and_save(job, {10});
+  const CheckpointId id{10, 1, 1};
+  REQUIRE(behind.remove_file(of(id, commit_file)).ok());
+  ForwardingFiles files{behind, [&](const char* verb, const Path& path) -> Result<void> {
+                          if (std::string_view{verb} == "read" && path.extension() == ".safetensors") throw std::bad_alloc{};
+                          return {};
+                        }};
+  for (const unsigned readers : {1u, 4u}) {
+    INFO(readers << " readers");
+    const auto verified = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = readers});
+    REQUIRE(said(verified) == "");
+    REQUIRE(verified->damage.size() == 1);
+    CHECK(verified->damage[0].file == commit_file);
+    REQUIRE(verified->cut_off);
+    CHECK(verified->cut_off->code == Code::exhausted);
+  }
 }
 
 TEST_CASE("every damaged byte of a checkpoint is found, named by file and block, and all at once", "[ckpt]") {

@@ -29,7 +29,8 @@ struct SurvivorsStayTogether {
   void on(const AgentFinished& finished, Report&) { living_.erase(finished.agent); }
   void on(const GenerationBegan& began, Report& report) {
     // Who was still ending its workers when the next coordinator went as well has no seat to come back with.
-    if (std::exchange(crashed_, 0) > 1 || !others_are_back_at_once || began.adopted) return;
+    // Where no coordinator was lost, a member without workers may be left out: it starts them beside the others.
+    if (std::exchange(crashed_, 0) != 1 || !others_are_back_at_once || began.adopted) return;
     // Those who came first had not been told of any generation before. Only a record that coordinators share knows better.
     if (began.generation.number <= newest_.first) return;
     const std::set<Incarnation> members{began.members.begin(), began.members.end()};

@@ -6,7 +6,7 @@
 // When some workers of a node go on in the next generation, the others are started beside it, and the generation does not wait for
 // them. Such a pending worker starts with the environment of the worker that died. Its program runs until it needs its peers, which may
 // take a minute. Then this node asks for a generation in which it has a place. If it dies before that, its successor starts with the
-// next generation, which waits for it. So a program that fails at its start again and again uses up the restarts.
+// next generation, which waits for it if other workers of the node stay. So a program that fails at its start again and again uses up the restarts.
 //
 // Where starts are quick, pending workers are started before this node joins the next generation, and it joins with them (`SuccessorWait`).
 #include <algorithm>

@@ -183,10 +183,10 @@ void Round::form(Instant now) {
         "this agent leaves, and no other agent of the job may coordinate (is_host=0): the next generation has no coordinator once this agent has ended. "
         "Let more agents coordinate, or start this one again soon");
   if (now < closes_at()) return;
-  // A world of nodes that are enough begins without those that have no workers: it would stand still for their start. Where no member has any worker left that could train
-  // meanwhile, it waits for all.
+  // A world of nodes that are enough begins without those that have no workers: it would stand still for their start. Where no member that gets a place has
+  // any worker left that could train meanwhile, it waits for all.
   const bool some_stay = std::any_of(nodes_.all().begin(), nodes_.all().end(), [](const auto& entry) {
-    return entry.second.member && has_survivors(entry.second.join.preparedness);
+    return entry.second.member && entry.second.is_waiting() && has_survivors(entry.second.join.preparedness);
   });
   begin(choose_nodes(nodes_, room(), generation().has_begun() ? std::nullopt : earlier_.ended(), needed(),
                      [&](const Node& node) { return is_unprepared(node) && (some_stay || !node.member); }),

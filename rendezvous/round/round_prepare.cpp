@@ -15,8 +15,8 @@ constexpr Duration prepared_gather_most = 30s;
 
 }  // namespace
 
-// No worker of it could begin at once: a newcomer, or a member whose workers have all died. A member of which some live has part of the state. Only where the program is a Job whose libelrun can wait for a place:
-// another one starts again with each generation.
+// No worker of it could begin at once: it is a newcomer, or a member whose workers have all died. A member of which some live may have part of the state.
+// Only where the program is a Job whose libelrun can wait for a place: another one starts again with each generation.
 bool Round::is_unprepared(const Node& node) const {
   return newcomers_prepare_ && node.join.prepares && node.preparation.state == Preparation::State::none &&
          !(node.member && has_survivors(node.join.preparedness)) && !ELRUN_PLANTED(newcomers_are_waited_for);

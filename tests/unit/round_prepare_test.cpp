@@ -307,6 +307,19 @@ TEST_CASE("a node that alone has the state is in the next world, whoever else is
   CHECK(bench.world(c) == "b c");
 }
 
+TEST_CASE("workers that stay on an excluded node train nothing meanwhile", "[round][prepare]") {
+  Trains bench;
+  bench.say(bench.a, PeerUnreachable{bench.generation(), 0, 2, true, "no answer"});
+  bench.pass(10s);
+  REQUIRE_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("the job goes on without b"));
+  Join fresh = bench.a_newcomer("c");
+  fresh.preparedness = Preparedness::fresh;
+  const StreamNumber c = bench.join(fresh);
+  bench.acknowledge(bench.b, bench.a_ready("b")), bench.acknowledge(bench.a, bench.a_newcomer("a"));
+  CHECK(bench.world(bench.a) == "a c");
+  CHECK(bench.world(c) == "a c");
+}
+
 TEST_CASE("a ready spare takes the place of a member that has no workers", "[round][prepare]") {
   Trains bench{{.nodes_min = 2, .nodes_max = 2, .last_call = 1s}};
   Join ready = bench.a_newcomer("c");

@@ -9,7 +9,7 @@ elrun_test(error_record_test SOURCES unit/error_record_test.cpp LINK elrun::laun
 elrun_test(failure_report_test SOURCES unit/failure_report_test.cpp LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)
 elrun_fuzzer(error_record_fuzz LINK elrun::launcher_core)
 elrun_test(supervisor_test
-  SOURCES unit/supervisor_end_test.cpp unit/supervisor_hang_test.cpp unit/supervisor_pending_test.cpp unit/supervisor_prepare_test.cpp unit/supervisor_start_test.cpp
+  SOURCES unit/supervisor_end_test.cpp unit/supervisor_hang_test.cpp unit/supervisor_pending_test.cpp unit/supervisor_prepare_test.cpp unit/supervisor_successors_test.cpp unit/supervisor_start_test.cpp
           unit/supervisor_stay_test.cpp unit/supervisor_test.cpp
   LINK elrun::launcher_core LABELS unit PROGRAM launcher_unit)
 elrun_test(supervise_parts_test

@@ -19,8 +19,8 @@
 #include "lib/link/request_store.hpp"
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/file_size_limit.hpp"
-#include "tests/support/manual_clock.hpp"
 #include "tests/support/shared_files.hpp"
+#include "tests/unit/sealed_slots.hpp"
 
 namespace elrun::test {
 namespace {
@@ -29,48 +29,6 @@ const std::uint32_t root_tag = crc32c(as_bytes(std::string_view{"/ckpts"}));  //
 
 /// Of all saves under a fence.
 std::string keys_under(FenceNumber fence) { return fmt::format("job/elrun/save/r{:08x}/g{:08}/", root_tag, fence); }
-
-SlotRecord record_of(const TestJob& job, std::uint32_t rank, std::uint64_t step, const Ownership& ownership) {
-  return {.run_id = job.leader.run_id,
-          .generation = job.leader.generation,
-          .rank = rank,
-          .world = static_cast<std::uint32_t>(job.ranks.size()),
-          .plan = job.leader.plan,
-          .model = job.table,
-          .directory = job.root.string(),
-          .keep = 2,
-          .step = step,
-          .ownership = ownership,
-          .fragments = {},
-          .aux = rank == 0 ? aux_of_step(step) : std::vector<Aux>{}};
-}
-
-/// A slot as a worker seals it; what it holds is gone from the worker afterwards.
-SlotView sealed_slot(TestJob& job, SlotRecord& record) {
-  const Held& held = job.held[record.rank];
-  fill(job.table, held, record.step);
-  std::vector<Fragment> mine;
-  for (const Fragment& f : held.fragments) {
-    Fragment slice = f;
-    if (f.replicated && f.begin != f.end) {
-      const std::size_t element = f.bytes.size() / (f.end - f.begin);
-      const auto [begin, end] = slice_of(f.begin, f.end, record.rank, record.world);
-      slice.bytes = f.bytes.subspan((begin - f.begin) * element, (end - begin) * element);
-      slice.begin = begin, slice.end = end, slice.replicated = false;
-    }
-    if (slice.begin != slice.end) mine.push_back(slice);
-  }
-  const SlotLayout layout = lay_out_slot(job.table, mine);
-  record.fragments = layout.fragments;
-  const ByteVector encoded = encode(record);
-  StagingSlot slot = StagingSlot::make(encoded.size(), layout.data_bytes).value();
-  const auto data = slot.begin(encoded, layout.data_bytes);
-  for (std::size_t i = 0; i < mine.size(); ++i)
-    std::memcpy(data.data() + layout.fragments[i].offset, mine[i].bytes.data(), mine[i].bytes.size());
-  slot.seal();
-  for (const Fragment& f : held.fragments) std::ranges::fill(f.bytes, std::byte{0});
-  return SlotView::open(Fd{::fcntl(slot.file(), F_DUPFD_CLOEXEC, 0)}).value();
-}
 
 /// The writers of a world's slots, each on a thread, as the ckptd of each node runs them.
 struct Writers {
@@ -117,8 +75,6 @@ struct Writers {
   std::mutex mutex;
   std::vector<std::string> acknowledged;
 };
-
-std::string why(const SaveOutcome& outcome) { return outcome.failure ? message(*outcome.failure) : ""; }
 
 }  // namespace
 
@@ -509,115 +465,6 @@ TEST_CASE("a rank whose part does not come is named, by the deadline or at once 
     }
   }
   for (const Path& path : files.all_files()) CHECK(path.filename() != commit_file);
-}
-
-namespace {
-
-/// The job's store, in one thread with a clock that goes on only while a call waits for its deadline. Then `waits` is asked first, and may change the store.
-class StoreOnAClock final : public RequestStore {
- public:
-  StoreOnAClock(ManualClock& clock, const Generation& generation) : RequestStore{clock, generation}, time_{clock} {
-    (void)core_.begin_generation(generation);
-  }
-  std::function<void()> waits;
-  bool answers = true;
-
- protected:
-  Result<StoreReply> ask(StoreRequest request, Deadline deadline) override {
-    const std::uint64_t id = request.id = ++last_id_;
-    std::optional<StoreReply> reply;
-    const auto deliver = [&](std::vector<StoreAnswer> all) {
-      for (StoreAnswer& answer : all)
-        if (answer.reply.id == id) reply = std::move(answer.reply);
-    };
-    if (answers) deliver(core_.call(StoreCaller{0}, std::move(request), time_.now()));
-    if (reply) return *std::move(reply);
-    if (waits) std::exchange(waits, {})();
-    time_.advance(deadline.left(time_.now()));
-    deliver(core_.expire(time_.now()));
-    if (reply && answers) return *std::move(reply);
-    return Failure{Code::unreachable, Remedy::retry, "the coordinator is silent"};
-  }
-  [[nodiscard]] std::uint32_t rank() const override { return 0; }
-
- private:
-  ManualClock& time_;
-  StoreCore core_;
-  std::uint64_t last_id_ = 0;
-};
-
-/// A leader whose save has 3 s, with such a store.
-struct LeaderOnAClock {
-  explicit LeaderOnAClock(std::uint32_t world) : job{files, world, 8}, store{clock, job.leader.generation} {
-    REQUIRE(said(job.start()) == "");
-  }
-  SaveOutcome save() {
-    SlotRecord record = record_of(job, 0, 10, job.ranks[0].ownership());
-    const SlotView slot = sealed_slot(job, record);
-    const Instant deadline = clock.now() + 3s;
-    return save_slot(slot, record,
-                     {.files = files,
-                      .clock = clock,
-                      .log = job.log,
-                      .store = store,
-                      .sleep = [this](Duration d) { clock.advance(d); },
-                      .cancel = [] { return std::optional<Failure>{}; },
-                      .deadline = [deadline] { return deadline; }});
-  }
-  [[nodiscard]] NotedSave noted() { return noted_save(record_of(job, 0, 10, job.ranks[0].ownership())); }
-  [[nodiscard]] Deadline by() { return Deadline::after(clock.now(), 1s); }
-  void is_gone(std::uint32_t rank) {
-    REQUIRE(tell_gone(store, noted(), rank, {Code::peer_lost, Remedy::retry, "elrun ckptd of this node ended"}, by()).ok());
-  }
-  void votes(std::uint32_t rank) {
-    const SaveKeys keys{noted()};
-    const Said ticket = decode_said(store.get(keys.ticket(1), by()).value()).value();
-    fill(job.table, job.held[rank], 10);
-    const PartVote vote = job.ranks[rank].write_part(decode_save_ticket(ticket.value).value(), job.held[rank].fragments, {});
-    REQUIRE(store.set(keys.vote(1, rank), encode(vote), by()).ok());
-  }
-
-  FaultyFiles files;
-  TestJob job;
-  ManualClock clock{};
-  StoreOnAClock store;
-};
-
-}  // namespace
-
-TEST_CASE("a save ends at its deadline where the store no longer answers, and blames no rank for that", "[checkpoint][slot]") {
-  LeaderOnAClock leader{40};
-  leader.store.waits = [&] { leader.store.answers = false; };
-  const Instant begun = leader.clock.now();
-  const SaveOutcome outcome = leader.save();
-  REQUIRE(outcome.failure.has_value());
-  CHECK(outcome.failure->code == Code::deadline_passed);
-  CHECK_FALSE(outcome.failure->rank.has_value());
-  CHECK_THAT(outcome.failure->what, Catch::Contains("the job's store does not answer: the coordinator is silent"));
-  CHECK(leader.clock.now() - begun <= 3s + 3s);  // one call for the names, one to tell the others, one to sweep
-}
-
-TEST_CASE("the part of a high rank that will not come is known as soon as that of a low one", "[checkpoint][slot]") {
-  LeaderOnAClock leader{40};
-  leader.is_gone(39);
-  const Instant begun = leader.clock.now();
-  const SaveOutcome outcome = leader.save();
-  REQUIRE(outcome.failure.has_value());
-  CHECK(outcome.failure->code == Code::peer_lost);
-  CHECK(outcome.failure->rank == Rank{39});
-  CHECK(leader.clock.now() - begun <= 1s);  // the call that waits for the first vote
-}
-
-TEST_CASE("a rank whose writer ends after its part is written has done its part", "[checkpoint][slot]") {
-  LeaderOnAClock leader{3};
-  leader.store.waits = [&] {
-    leader.votes(1);
-    leader.is_gone(1);
-    leader.store.waits = [&] { leader.votes(2); };  // when the leader has looked who is gone
-  };
-  const SaveOutcome outcome = leader.save();
-  CHECK(why(outcome) == "");
-  CHECK(outcome.acknowledgement != "");
 }
 
 TEST_CASE("a save whose fence is no longer the newest is not acknowledged and changes nothing", "[checkpoint][slot]") {

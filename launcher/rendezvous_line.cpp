@@ -122,6 +122,13 @@ Result<bool> RendezvousLine::try_to_host(std::vector<std::string> leads_to) {
       log_.warning(fmt::format(
           "port {} of this machine is taken already: this node does not serve the rendezvous until it is free, and joins the agent that does. If another program has the port, end it, or choose another port",
           options().endpoint->port));
+    const auto& health = options().side.health;
+    if (served.failure().code == Code::already_exists && health && health->is_needed && health->port == options().endpoint->port)
+      return Failure{
+          Code::invalid_argument, Remedy::fix_config,
+          fmt::format("port {} of this machine, where this node would serve the rendezvous, is its own --health_port; give that another "
+                      "port, or 0 for any",
+                      health->port)};
     if (served.failure().code == Code::already_exists) return false;
     return served.failure();
   }

@@ -159,6 +159,11 @@ Findings access(const DoctorFacts& facts) {
 Findings health_port(const LaunchOptions& options, const DoctorFacts& facts) {
   if (!options.side.health) return {};
   const std::string port = std::to_string(options.side.health->port);
+  // The agent opens it before it serves the rendezvous.
+  if (options.side.health->port != 0 && place_here(options, facts) && facts.endpoint->endpoint.port == options.side.health->port)
+    return {fail("health",
+                 fmt::format("port {} is also that of the endpoint, which leads to this machine: this node could not serve it", port),
+                 "give --health_port another port, or 0 for any")};
   if (facts.health_port_problem.empty()) return {well("health", fmt::format("port {} can be opened", port))};
   Finding finding = fail("health", fmt::format("port {} cannot be opened: {}", port, facts.health_port_problem),
                          "give --health_port another port, or 0 for any");

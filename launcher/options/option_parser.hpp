@@ -55,6 +55,7 @@ class OptionParser {
   void parse_begin_anew();
   void parse_failures();
   void parse_admin_endpoints();
+  void check_health_port();
 
   void parse_nodes();
   void find_nodes();

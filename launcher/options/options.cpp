@@ -12,6 +12,7 @@
 #include "launcher/commands/drain_options.hpp"
 #include "launcher/commands/install.hpp"
 #include "launcher/http/status_options.hpp"
+#include "launcher/options/host.hpp"
 #include "launcher/options/option_parser.hpp"
 #include "launcher/options/option_values.hpp"
 #include "launcher/report/endings.hpp"
@@ -124,6 +125,7 @@ void OptionParser::parse_all() {
   parse_output();
   parse_failures();
   parse_admin_endpoints();
+  check_health_port();
   out_.role = given_.get("role").text;
   if (out_.role.size() > role_max)
     problems_.value(fmt::format("--role: {} bytes are more than the {} that a name may have", out_.role.size(), role_max));
@@ -245,6 +247,28 @@ void OptionParser::parse_admin_endpoints() {
       out_.notes.push_back(fmt::format("TORCHELASTIC_HEALTH_CHECK_PORT={} is no port, and has no effect", *variable));
     }
   }
+}
+
+// The health port is opened first: what else is to listen there could not, and the nodes would wait for it.
+void OptionParser::check_health_port() {
+  auto& health = out_.side.health;
+  if (!health || health->port == 0) return;
+  std::string taken_by;
+  if (out_.endpoint && out_.endpoint->port == health->port) {
+    const std::string& host = out_.endpoint->host;
+    // What other names lead to is known when they are looked up.
+    const std::vector<std::string> leads_to =
+        is_loopback(host) || host == "localhost" ? std::vector<std::string>{"127.0.0.1"} : std::vector<std::string>{};
+    if (host_place(*out_.endpoint, out_.host_rule, {machine_.host_name(), {}, leads_to}))
+      taken_by = fmt::format("where this node would serve the rendezvous ({}:{})", host, health->port);
+  }
+  if (out_.master_port == health->port && out_.node_rank <= 0) taken_by = "that of the worker of rank 0 (--master_port)";
+  if (taken_by.empty()) return;
+  if (health->is_needed)
+    return problems_.contradiction(
+        fmt::format("{}: this port is also {}; give --health_port another one, or 0 for any", given_.shown("health_port"), taken_by));
+  out_.notes.push_back(fmt::format("TORCHELASTIC_HEALTH_CHECK_PORT={} has no effect: this port is also {}", health->port, taken_by));
+  health.reset();
 }
 
 Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t port_default) {

@@ -142,6 +142,14 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
        [](Patient& p) {
          p.options.launch.side.health = HealthPort{"", 9500, true}, p.facts.health_port_problem = "in use";
        }},
+      {"the health port is that of the endpoint, which leads here", "health", fails,
+       [](Patient& p) {
+         serves(p), p.options.launch.side.health = HealthPort{"", 29400, true};
+       }},
+      {"the health port is that of an endpoint elsewhere", "health", ok,
+       [](Patient& p) {
+         p.options.launch.side.health = HealthPort{"", 29400, true};
+       }},
       {"the health port of torch's variable is taken", "health", might,
        [](Patient& p) {
          p.options.launch.side.health = HealthPort{"", 9500, false}, p.facts.health_port_problem = "in use";

@@ -376,6 +376,32 @@ TEST_CASE("no admin port is open unless it is asked for", "[options]") {
   CHECK_FALSE(launch({"s"}, {.environment = {{"TORCHELASTIC_ENABLE_FILE_TIMER", "0"}}}).side.has_timer_file);
 }
 
+TEST_CASE("the health port is neither that of the rendezvous that this node would serve, nor the workers'", "[options]") {
+  const auto meeting = [](const std::string& endpoint, std::vector<std::string> more) {
+    std::vector<std::string> words{"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint};
+    words.insert(words.end(), more.begin(), more.end());
+    words.emplace_back("s");
+    return words;
+  };
+  const Usage same = refused(meeting("localhost:29511", {"--health_port", "29511"}));
+  CHECK(same.exit_code == exit_code::contradiction);
+  CHECK(contains(same.text, "--health_port 29511: this port is also where this node would serve the rendezvous (localhost:29511)"));
+  CHECK(refused(meeting("node0:29511", {"--rdzv_conf", "is_host=1", "--health_port", "29511"})).exit_code == exit_code::contradiction);
+  CHECK(launch(meeting("node0:29511", {"--health_port", "29511"})).side.health);  // it is elsewhere, or known when it was looked up
+  CHECK(launch(meeting("localhost:29511", {"--rdzv_conf", "is_host=0", "--health_port", "29511"})).side.health);
+  CHECK(launch(meeting("localhost:29511", {"--health_port", "0"})).side.health);
+  const LaunchOptions unasked = launch(meeting("localhost:29511", {}), {.environment = {{"TORCHELASTIC_HEALTH_CHECK_PORT", "29511"}}});
+  CHECK_FALSE(unasked.side.health);
+  CHECK(contains(fmt::format("{}", fmt::join(unasked.notes, "; ")), "TORCHELASTIC_HEALTH_CHECK_PORT=29511 has no effect"));
+
+  const auto workers = [](const char* rank) {
+    return std::vector<std::string>{"--nnodes", "2", "--master_addr", "h", "--master_port", "29511", "--node_rank", rank, "--health_port",
+                                    "29511",    "s"};
+  };
+  CHECK(contains(refused(workers("0")).text, "--master_port"));
+  CHECK(launch(workers("1")).side.health);
+}
+
 TEST_CASE("the first word may ask for something else than a job", "[options]") {
   const auto status = parse({"status", "--pid", "7", "--json", "--timeout=0.5"});
   REQUIRE(std::holds_alternative<StatusOptions>(status));

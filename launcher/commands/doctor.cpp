@@ -218,6 +218,27 @@ std::vector<std::string> entries_of(std::string_view text) {
   return all;
 }
 
+// CUDA takes the entries up to the first that is no device, as -1, and hides the rest.
+struct VisibleDevices {
+  std::size_t count = 0;
+  std::string why_no_more{};  // empty: all are taken, or all are hidden on purpose
+};
+VisibleDevices visible_devices(const std::string& list, std::size_t devices) {
+  const auto entries = entries_of(list);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const std::string& entry = entries[i];
+    const bool is_number = !entry.empty() && entry.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_name = entry.starts_with("GPU-") || entry.starts_with("MIG-");
+    const bool is_there = is_number ? entry.size() < 8 && std::stoul(entry) < devices : is_name && devices > 0;
+    const auto here = entries.begin() + static_cast<std::ptrdiff_t>(i);
+    if (is_there && std::find(entries.begin(), here, entry) != here) return {i, fmt::format("names device {} twice", entry)};
+    if (is_there) continue;
+    if (is_number || is_name) return {i, fmt::format("names device {}, but there are {} here (/dev/nvidia*)", entry, devices)};
+    return {i, i == 0 ? "" : fmt::format("has the entry \"{}\", which is no device", entry)};
+  }
+  return {entries.size()};
+}
+
 Findings devices(const LaunchOptions& options, const DoctorFacts& facts) {
   Findings all;
   for (const DeviceFact& device : facts.devices)
@@ -226,19 +247,17 @@ Findings devices(const LaunchOptions& options, const DoctorFacts& facts) {
                          "run the container with the device allowed (--gpus, nvidia.com/gpu), or as a user who may use it"));
   std::size_t usable = facts.devices.size();
   if (facts.visible_devices) {
-    const auto visible = entries_of(*facts.visible_devices);
-    usable = visible.size();
-    for (const std::string& entry : visible) {
-      const bool is_number = !entry.empty() && entry.size() < 8 && entry.find_first_not_of("0123456789") == std::string::npos;
-      if (is_number && std::stoul(entry) >= facts.devices.size())
-        all.push_back(fail(
-            "device",
-            fmt::format(
-                "CUDA_VISIBLE_DEVICES={} names device {}, but there are {} here (/dev/nvidia*): CUDA ignores this entry and all after it",
-                *facts.visible_devices, entry, facts.devices.size()),
-            "name devices that exist, or unset the variable"));
-    }
+    const VisibleDevices visible = visible_devices(*facts.visible_devices, facts.devices.size());
+    usable = visible.count;
+    if (!visible.why_no_more.empty())
+      all.push_back(fail(
+          "device",
+          fmt::format("CUDA_VISIBLE_DEVICES={} {}: CUDA ignores this entry and all after it", *facts.visible_devices, visible.why_no_more),
+          "name devices that exist, each once, or unset the variable"));
   }
+  if (usable == 0 && all.empty() && !facts.devices.empty())
+    all.push_back(well("device", fmt::format("CUDA_VISIBLE_DEVICES={} hides the {} GPUs: workers compute on the CPU",
+                                             facts.visible_devices.value_or(""), facts.devices.size())));
   if (usable == 0) {
     if (all.empty()) all.push_back(well("device", "no GPU was found: workers compute on the CPU"));
   } else if (options.workers > usable) {

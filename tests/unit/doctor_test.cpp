@@ -173,6 +173,20 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
        [](Patient& p) {
          p.facts.devices = {{0, ""}, {1, ""}}, p.facts.visible_devices = "GPU-1,GPU-2";
        }},
+      {"devices by name where there is none", "device", fails, [](Patient& p) { p.facts.visible_devices = "GPU-1,GPU-2"; }},
+      {"a device that is named twice", "device", fails,
+       [](Patient& p) {
+         p.facts.devices = {{0, ""}, {1, ""}}, p.facts.visible_devices = "0,0";
+       }},
+      {"an entry that is no device before one that is", "device", fails,
+       [](Patient& p) {
+         p.facts.devices = {{0, ""}, {1, ""}}, p.facts.visible_devices = "0,-1,1";
+       }},
+      {"devices that are hidden on purpose", "device", ok,
+       [](Patient& p) {
+         p.facts.devices = {{0, ""}, {1, ""}}, p.facts.visible_devices = "-1";
+       }},
+      {"no device, and none shown", "device", ok, [](Patient& p) { p.facts.visible_devices = "-1"; }},
       {"more workers than devices", "device", might,
        [](Patient& p) {
          p.facts.devices = {{0, ""}};

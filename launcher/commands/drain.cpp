@@ -28,11 +28,12 @@ namespace {
 constexpr Duration answer_timeout = 5s;  // of each agent, however short the time to leave is: an answer takes it longer on a busy machine
 
 // The process that listens there, by its number here: 0 for one of another container, whose own number may be anybody's here.
-std::optional<std::int64_t> listener_at(const SocketAddress& where) {
-  const auto socket = connect_begin(where);
+Result<std::int64_t> listener_at(const SocketAddress& where) {
+  ELRUN_TRY_ASSIGN(const Fd socket, connect_begin(where));
   ucred who{};
   socklen_t size = sizeof who;
-  if (!socket.ok() || ::getsockopt(socket->get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return {};
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0)
+    return from_errno(errno, fmt::format("ask who listens at {}", to_string(where)));
   return who.pid;
 }
 
@@ -51,14 +52,15 @@ class Drain {
   void ask_to_leave(const SocketAddress& where) {
     const auto reply = ask(where, {.path = "/statusz"}, answer_timeout, clock_);
     // An agent that was killed together with its guard leaves its directory behind.
-    if (!reply.ok() && reply.failure().code != Code::deadline_passed) return;
+    if (!reply.ok() && has_no_listener(reply.failure())) return;
     if (!reply.ok()) return fail(fmt::format("{}; it is not asked to leave", message(reply.failure())));
     const auto agent = agent_answer(reply->body);
     if (reply->status != 200 || !agent) return fail(fmt::format("{} is no agent of elrun", to_string(where)));
     const auto processes = processes_in(reply->body);
     if (options_.pid && std::find(processes.begin(), processes.end(), *options_.pid) == processes.end()) return;
     const auto listener = listener_at(where);
-    if (!listener) return;  // it has gone since
+    if (!listener.ok() && has_no_listener(listener.failure())) return;  // it has gone since
+    if (!listener.ok()) return fail(fmt::format("{}; it is not asked to leave", message(listener.failure())));
     if (*listener != agent->pid)
       return say(
           fmt::format("{} runs in another container, and is not asked to leave: `elrun drain` in that container asks it", named(*agent)));

@@ -13,10 +13,15 @@
 
 namespace elrun::inline v0::launcher {
 
-/// The reply to a question. Fails when nothing listens there (`unreachable`), or the whole reply is not there in time
+/// The reply to a question. Fails when nothing listens there (`unreachable`; `not_found` of a Unix socket that is not there), or the whole reply is not there in time
 /// (`deadline_passed`), or is longer than `most`. `host`: as the question names the server; empty: by its address.
 [[nodiscard]] Result<HttpReply> ask(const SocketAddress& where, const HttpQuestion& question, Duration timeout, const Clock& clock,
                                     std::string_view host = {}, Bytes most = http_reply_max);
+
+/// Nobody listens at the Unix socket that was asked, as in a directory that was left behind. Any other failure says nothing of whether somebody is there.
+[[nodiscard]] inline bool has_no_listener(const Failure& failure) {
+  return failure.code == Code::unreachable || failure.code == Code::not_found;
+}
 
 /// The first reply from the addresses of one name, asked in their order by `ask_one`, or the first failure, with what the others failed of. Each has the same share of the time that is
 /// left, so one that is silent leaves some to the others.

@@ -27,7 +27,7 @@ class Inquiry {
       return ask(place, {.path = "/statusz"}, time, clock_);
     });
     // An agent that was killed together with its guard leaves its directory behind.
-    if (!reply.ok() && may_be_gone && reply.failure().code != Code::deadline_passed) return;
+    if (!reply.ok() && may_be_gone && has_no_listener(reply.failure())) return;
     if (!reply.ok()) return fail(message(reply.failure()));
     const auto text = status_for_people(reply->body);
     if (reply->status != 200 || !text.ok()) return fail(fmt::format("{} is no agent of elrun", to_string(where)));

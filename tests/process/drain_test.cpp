@@ -171,6 +171,24 @@ TEST_CASE("an agent whose second answer does not come in time has not left: drai
   CHECK_FALSE(drained.says("has left already"));
 }
 
+TEST_CASE("an agent that closes the line is not gone: status and drain fail, though another agent answers", "[drain][process]") {
+  const Place place;
+  const PlayedStatus closing{place};
+  const auto agent = place.agent({});
+  REQUIRE(agent->line("started"));
+  std::thread closes{[&] {
+    for (int visitors = 0; visitors < 2; ++visitors) closing.answer("");
+  }};
+  const Ended asked = run("elrun", {"status"}, place.environment());
+  const Ended drained = place.drain();
+  closes.join();
+  INFO(asked.output << drained.output);
+  CHECK(asked.code == 69);
+  CHECK(drained.code == 69);
+  CHECK(drained.says("it is not asked to leave"));
+  CHECK(drained.says(") has left after "));
+}
+
 TEST_CASE("where no agent is, drain says so", "[drain][process]") {
   const Place place;
   const Ended none = place.drain();

@@ -94,11 +94,15 @@ Result<ReadManifest> read_manifest(Tier& tier, const std::string& directory) {
   return ReadManifest{std::move(manifest), crc32c(text)};
 }
 
+std::string in_wrong_place(const CheckpointId& named, const std::string& named_root, const CheckpointId& id, const std::string& root) {
+  return fmt::format("is of {} of root {}, and this is {}{}: a file in the wrong place", to_string(named), named_root, to_string(id),
+                     root.empty() ? "" : fmt::format(" of root {}", root));
+}
+
 Result<ReadManifest> verify_manifest(Tier& tier, const std::string& directory, const CheckpointId& id, const std::string& root) {
   ELRUN_TRY_ASSIGN(const CommitRecord commit, read_commit(tier, directory));
   if (commit.id != id || commit.root != root)
-    return corrupt(fmt::format("{} is of {} of root {}, not of root {}: a file in the wrong place",
-                               tier.where(name_in(directory, commit_file)), to_string(commit.id), commit.root, root));
+    return corrupt(fmt::format("{} {}", tier.where(name_in(directory, commit_file)), in_wrong_place(commit.id, commit.root, id, root)));
   const std::string name = name_in(directory, manifest_file), where = tier.where(name);
   ELRUN_TRY_ASSIGN(const ByteVector text, tier.get_all(name, manifest_bytes_max));
   if (text.size() != commit.manifest_bytes)
@@ -108,7 +112,8 @@ Result<ReadManifest> verify_manifest(Tier& tier, const std::string& directory, c
   if (!is_vouched_for && !ELRUN_PLANTED(checksum_of_the_manifest_skipped))
     return corrupt(fmt::format("{} has CRC-32C {:08x}, COMMIT says {:08x} (or their SHA-256 differ)", where, crc, commit.manifest_crc));
   ELRUN_TRY_ASSIGN(Manifest manifest, decode_manifest(text, where));
-  if (manifest.id != id || manifest.root != root) return corrupt(fmt::format("{} is of {}", where, to_string(manifest.id)));
+  if (manifest.id != id || manifest.root != root)
+    return corrupt(fmt::format("{} {}", where, in_wrong_place(manifest.id, manifest.root, id, root)));
   return ReadManifest{std::move(manifest), crc};
 }
 

@@ -39,6 +39,9 @@ struct ReadManifest {
 };
 Result<ReadManifest> read_manifest(Tier& tier, const std::string& directory);
 
+/// What is wrong with a record that says that it is of `named` of the root `named_root`, in a checkpoint that is `id` of `root` (empty: of any); to be put behind the record's name.
+std::string in_wrong_place(const CheckpointId& named, const std::string& named_root, const CheckpointId& id, const std::string& root);
+
 /// The chain from COMMIT to the manifest. Fails with `corrupt` or `not_found` for damage, naming the file; with other codes when the storage does
 /// not answer.
 Result<ReadManifest> verify_manifest(Tier& tier, const std::string& directory, const CheckpointId& id, const std::string& root);

@@ -149,12 +149,11 @@ Result<Inspection> inspect(Files& files, const ReadCheckpoint& checkpoint) {
   const auto commit = read_commit(tier, "");
   if (!commit.ok() && commit.failure().code != Code::not_found) one.problem = commit.failure().what;
   else if (commit.ok() && is_of_another(*commit))
-    one.problem =
-        fmt::format("{} is of {} of root {}: a file in the wrong place", tier.where(commit_file), to_string(commit->id), commit->root);
+    one.problem = fmt::format("{} {}", tier.where(commit_file), in_wrong_place(commit->id, commit->root, checkpoint.id, root));
   else if (commit.ok() && (commit->manifest_bytes != text->size() || commit->manifest_crc != crc32c(*text)))
     one.problem = fmt::format("{} is not the one that COMMIT vouches for", path);
   else if (is_of_another(one.manifest))
-    one.problem = fmt::format("{} is of {} of root {}: a file in the wrong place", path, to_string(one.manifest.id), one.manifest.root);
+    one.problem = fmt::format("{} {}", path, in_wrong_place(one.manifest.id, one.manifest.root, checkpoint.id, root));
   return one;
 }
 

@@ -195,8 +195,7 @@ Result<std::vector<FileRecord>> check_records(Tier& tier, const CheckpointId& id
   if (!commit.ok())
     say(commit_file, commit.failure().code == Code::not_found ? "is not there: this save was never committed" : commit.failure().what);
   else if (commit->id != id || (!root.empty() && commit->root != root))
-    say(commit_file,
-        fmt::format("is of {} of root {}, not of root {}: a file in the wrong place", to_string(commit->id), commit->root, root));
+    say(commit_file, in_wrong_place(commit->id, commit->root, id, root));
   const auto text = read_record(tier, manifest_file, manifest_bytes_max);
   if (!text.ok() && !is_damage(text.failure().code)) return text.failure();
   if (!text.ok()) {
@@ -213,7 +212,7 @@ Result<std::vector<FileRecord>> check_records(Tier& tier, const CheckpointId& id
     say(manifest_file, manifest.failure().what);
     return by_parts(tier, id, names);
   }
-  if (manifest->id != id) say(manifest_file, fmt::format("is of {}", to_string(manifest->id)));
+  if (manifest->id != id) say(manifest_file, in_wrong_place(manifest->id, manifest->root, id, root));
   return std::move(manifest->files);
 }
 

@@ -562,6 +562,16 @@ TEST_CASE("what COMMIT does not vouch for, and what is of another checkpoint, is
   SECTION("the records of another checkpoint") {
     for (const char* file : {commit_file, manifest_file}) files.overwrite(of(at_20, file), files.content(of(at_10, file)));
     CHECK(problem().find(to_string(at_10)) != std::string::npos);
+    // Both are named, by all who look: the root is the same.
+    const std::string identity = facts_of(files).view.root;
+    const std::string words =
+        "is of " + to_string(at_10) + " of root " + identity + ", and this is " + to_string(at_20) + " of root " + identity;
+    CHECK(problem().find(words) != std::string::npos);
+    CHECK(list_checkpoints(facts_of(files))[0].why.find(words) != std::string::npos);
+    const auto verified = verify_all(files, root / "ckpt" / to_string(at_20), at_20, identity, {.readers = 1});
+    REQUIRE(said(verified) == "");
+    for (const Damage& damage : verified->damage)
+      if (damage.file == commit_file || damage.file == manifest_file) CHECK(damage.what.find(words) != std::string::npos);
   }
   SECTION("the manifest of another one, without a COMMIT") {
     files.overwrite(manifest, files.content(of(at_10, manifest_file)));

@@ -16,7 +16,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
@@ -189,9 +192,14 @@ PathFact try_reading(const Path& path) {
 }
 
 // Storage may stand still, and then a call there never comes back.
+template <class Answer>
+Answer in_time(std::function<Answer()> look) {
+  if (auto fact = answer_in_time<Answer>(std::move(look), path_time_max)) return *std::move(fact);
+  return PathFact{.problem = fmt::format("its file system has not answered within {}", for_people(path_time_max)), .answers = false};
+}
+
 PathFact in_time(PathFact (*look)(const Path&), const Path& path) {
-  if (const auto fact = answer_in_time<PathFact>([look, path] { return look(path); }, path_time_max)) return *fact;
-  return {.problem = fmt::format("its file system has not answered within {}", for_people(path_time_max)), .answers = false};
+  return in_time<PathFact>([look, path] { return look(path); });
 }
 
 void look_for_command(const Program& program, const Variables& environment, std::string_view elrun_name, DoctorFacts& facts) {
@@ -212,6 +220,13 @@ PathFact try_agent_directory(const Variables& environment) {
   return fact;
 }
 
+/// None: there is no /dev/shm.
+std::optional<PathFact> try_shared_memory() {
+  std::error_code error;
+  if (!std::filesystem::is_directory("/dev/shm", error)) return {};
+  return try_directory("/dev/shm");
+}
+
 void look_at_machine(const DoctorOptions& options, const Variables& environment, const Clock& clock, std::string_view elrun_name,
                      DoctorFacts& facts) {
   const Instant first = clock.now();
@@ -224,13 +239,13 @@ void look_at_machine(const DoctorOptions& options, const Variables& environment,
   if (const auto visible = environment.find("CUDA_VISIBLE_DEVICES"); visible != environment.end()) facts.visible_devices = visible->second;
   facts.has_rdma = has_entries("/sys/class/infiniband");
   facts.cpus = this_machine(environment).cpus();
-  if (std::error_code error; std::filesystem::is_directory("/dev/shm", error)) facts.shared_memory = try_directory("/dev/shm");
+  facts.shared_memory = in_time<std::optional<PathFact>>(try_shared_memory);
   facts.descriptors = limit_of(RLIMIT_NOFILE);
   if (rlimit limit{}; ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max != RLIM_INFINITY) facts.descriptors_most = limit.rlim_max;
   facts.processes = limit_of(RLIMIT_NPROC);
   facts.locked_memory = limit_of(RLIMIT_MEMLOCK);
   read_cgroup(facts);
-  facts.agent_directory = try_agent_directory(environment);
+  facts.agent_directory = in_time<PathFact>([environment] { return try_agent_directory(environment); });
   const LaunchOptions& launch = options.launch;
   if (!launch.checkpoint_root.empty()) facts.checkpoint_root = in_time(try_directory, launch.checkpoint_root);
   if (!launch.log_dir.empty() && launch.log_dir != "/dev/null") facts.log_directory = in_time(try_directory, launch.log_dir);

@@ -35,6 +35,22 @@ TEST_CASE("the doctor gives up a program whose file system hangs, and looks at t
   CHECK(job->says("ok    logs"));
 }
 
+TEST_CASE("the doctor gives up the place of the agent's socket and /dev/shm where their file system hangs, and looks at the rest",
+          "[crashlab]") {
+  const Folder folder;
+  const bool is_shm = GENERATE(false, true);
+  const std::string place = folder / "away";
+  std::filesystem::create_directory(place);
+  auto environment = hanging(is_shm ? "/dev/shm" : place, 1);
+  environment["XDG_RUNTIME_DIR"] = place;
+  const auto job = start("elrun", {"doctor", "--log_dir", folder / "logs"}, environment);
+  CHECK(job->wait(Wait{30000}) == 78);
+  INFO(job->output());
+  CHECK(job->says(std::string{is_shm ? "FAIL  shm        /dev/shm" : "FAIL  directory  the agent's directory"} +
+                  " cannot be written: its file system has not answered within 5.0 s"));
+  CHECK(job->says("ok    logs"));
+}
+
 TEST_CASE("training goes on while the storage hangs, and SIGTERM ends the job", "[crashlab]") {
   const Folder folder;
   const std::string root = folder / "ck", count_file = folder / "count";

@@ -223,6 +223,14 @@ ELRUN_INTERPOSED int mkdir(const char* path, mode_t mode) noexcept {
   if (concerns(path) && fails("mkdir", path, Kind::takes_space)) return -1;
   return next<int(const char*, mode_t)>("mkdir")(path, mode);
 }
+ELRUN_INTERPOSED char* mkdtemp(char* name) noexcept {
+  if (concerns(name) && fails("mkdtemp", name, Kind::takes_space)) return nullptr;
+  return next<char*(char*)>("mkdtemp")(name);
+}
+ELRUN_INTERPOSED int mkostemp(char* name, int flags) {
+  if (concerns(name) && fails("mkostemp", name, Kind::takes_space)) return -1;
+  return next<int(char*, int)>("mkostemp")(name, flags);
+}
 ELRUN_INTERPOSED int rmdir(const char* path) noexcept {
   if (concerns(path) && fails("rmdir", path, Kind::neither)) return -1;
   return next<int(const char*)>("rmdir")(path);

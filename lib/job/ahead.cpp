@@ -1,3 +1,6 @@
+#include <span>
+
+#include "lib/job/declare/assign.hpp"
 #include "lib/job/declare/sampler.hpp"
 #include "lib/job/evaluate/evaluation.hpp"
 #include "lib/job/job_impl.hpp"
@@ -14,13 +17,18 @@ std::vector<std::vector<std::uint64_t>> samples_ahead_of(const JobParts& job, st
       out.push_back(samples_of_evaluation(evaluation->count, job.plan().micro_batch, evaluation->slots[next]));
     return out;
   }
-  if (job.my_slots().empty()) return out;
   std::uint64_t step = job.decided.applied();
   std::size_t next = job.step.is_open() ? job.step.slot() + (job.slot.is_open() && !job.step.audit().is_running() ? 1 : 0) : 0;
-  for (; step < job.plan().steps; ++step, next = 0)
-    for (; next < job.my_slots().size(); ++next) {
+  // In the first step of a world newcomers may have none.
+  const auto later = job.shards.all_compute()
+                         ? job.my_slots()
+                         : assign_slots(static_cast<std::uint32_t>(job.plan().slots()), job.world.size())[job.world.rank()];
+  std::span<const std::uint32_t> slots = job.my_slots();
+  if (later.empty() && slots.empty()) return out;
+  for (; step < job.plan().steps; ++step, next = 0, slots = later)
+    for (; next < slots.size(); ++next) {
       if (out.size() == count) return out;
-      samples_of_slot(job.plan(), step, job.my_slots()[next], out.emplace_back(job.plan().micro_batch));
+      samples_of_slot(job.plan(), step, slots[next], out.emplace_back(job.plan().micro_batch));
     }
   return out;
 }

@@ -137,6 +137,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
         parts.departure.tell_agent();
         end.wait_until_left();
       }
+      change.begin_next_step();
       begin_step();
       if (beside) take_memory_checkpoint(true);
       return step;

@@ -4,8 +4,10 @@
 /// Conductors (README.md has the map) borrow all of them: each is the one place for what happens in one kind of moment, and says in which order the parts take part. What is here besides is what
 /// several conductors ask of several parts.
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -50,16 +52,18 @@ inline void require(bool holds, std::string_view what) {
 /// A list, and no class: it has more fields than 15, because each is a part. A part that outlives no world is made anew in `WorldSetup::plan_world`; one that a generation ends is told in
 /// `GenerationChange::rejoin`. Used by the job's thread.
 struct JobParts {
-  /// A world's shards, and this rank's place among them.
+  /// A world's shards, this rank's place among them, and which ranks run slots.
   struct Shards {
     ShardMap map;
     std::uint32_t rank = 0;
+    std::vector<bool> computes;  // by rank
     [[nodiscard]] const Cut& mine() const { return map.cuts[rank]; }
+    [[nodiscard]] bool all_compute() const { return std::ranges::all_of(computes, std::identity{}); }
   };
 
   /// `job`: what the handles that users hold call.
   JobParts(JobHost job_host, Job::Impl* job)
-      : handle{job}, host{std::move(job_host)}, world{host.session, host.join, {host.arrays, &host.clock}} {}
+      : handle{job}, host{std::move(job_host)}, world{host.session, host.join, {host.arrays, &host.clock, host.one_thread}} {}
   ~JobParts() { saves.finish_copy(), world.give_up_beside(); }  // which read the state
   JobParts(const JobParts&) = delete;
   JobParts& operator=(const JobParts&) = delete;

@@ -20,9 +20,15 @@ class ProgramTimeout {
   void begin_slots() { evaluates_ = false, set_timeout(); }
   /// The same of an evaluation, of whose slots this rank may have none, or short ones. Until `begin_slots`.
   void begin_evaluation() { evaluates_ = true, set_timeout(); }
+  /// State travels to newcomers beside the slots of the next step, and may take so long: in that step ranks wait for each other as long at least. Until `end_transfer`.
+  void begin_transfer(Duration most) { transfer_ = most, set_timeout(); }
+  void end_transfer() { transfer_ = {}, set_timeout(); }
+  /// How long the last slot of a step took; 0: there was none.
+  [[nodiscard]] Duration last_slot() const { return last_slot_; }
   /// A step's slot that was begun then.
   void ended_slot(Instant begun) {
     had_slot_ = true;
+    last_slot_ = clock_.now() - begun;
     ended(begun);
   }
   /// The program, in a slot of an evaluation or one that was revoked, or a save was away since `begun`.
@@ -33,21 +39,21 @@ class ProgramTimeout {
   }
   /// The program runs again in this process, and is as slow as before.
   void continue_from(const ProgramTimeout& before) {
-    longest_ = before.longest_, had_slot_ = before.had_slot_;
+    longest_ = before.longest_, had_slot_ = before.had_slot_, last_slot_ = before.last_slot_;
     set_timeout();
   }
 
  private:
   /// With the others' programs as with this one.
   void set_timeout() {
-    world_.set_timeout(std::max<Duration>(had_slot_ && !evaluates_ ? Duration{} : unknown_within, times_to_return * longest_));
+    world_.set_timeout(std::max<Duration>({had_slot_ && !evaluates_ ? Duration{} : unknown_within, times_to_return * longest_, transfer_}));
   }
   static constexpr int times_to_return = 8;  // the longest absence: so long may a program take to come back to next_step()
   static constexpr Duration unknown_within = 1h;
   const Clock& clock_;
   Session& session_;
   JobWorld& world_;
-  Duration longest_{};
+  Duration longest_{}, last_slot_{}, transfer_{};
   bool had_slot_ = false, evaluates_ = false;
 };
 

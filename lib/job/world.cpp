@@ -31,6 +31,7 @@ const char* name_of_call(std::uint16_t call) {
     case Call::evaluate: return "job.evaluate()";
     case Call::verify: return "verify()";
     case Call::checkpoint: return "job.next_step(), which makes an in-memory checkpoint";
+    case Call::state: return "restore() or next_step(), which sends the state to newcomers";
     case Call::end: return "a return of the program before its first step";
   }
   return "a call that this version does not know";
@@ -68,8 +69,7 @@ JobWorld::~JobWorld() { forget_peers(); }
 void JobWorld::give_up_beside() {
   if (beside_ == nullptr) return;
   if (::getpid() == beside_->owner)  // else this is a forked child, and what the parent's threads had locked stays so
-    end_->set(
-        {Code::generation_over, Remedy::abort_group, "the job was given up while ranks gave each other parts of an in-memory checkpoint"});
+    end_->set({Code::generation_over, Remedy::abort_group, "the job was given up while ranks gave each other state beside their slots"});
   join_or_leak(beside_->thread, beside_->owner);
   beside_.reset();
 }
@@ -139,6 +139,11 @@ void JobWorld::exchange_beside(std::vector<SendList> sends, std::vector<ReceiveL
   (void)finish_beside();
   beside_ = std::make_unique<Beside>();
   beside_->sends = std::move(sends), beside_->receives = std::move(receives);
+  if (arrays_.one_thread) {
+    beside_->done = exchange_now(beside_->sends, beside_->receives, as);
+    if (beside_->done.ok()) succeeded();
+    return;
+  }
   const auto work = [this, &it = *beside_, as, succeeded = std::move(succeeded)] {
     try {
       it.done = exchange_now(it.sends, it.receives, as);

@@ -34,6 +34,7 @@ enum class Call : std::uint16_t {
   verify,
   end,         ///< The program has returned, and never asked for a step.
   checkpoint,  ///< Parts of an in-memory checkpoint, from next_step().
+  state,       ///< The state on its way to newcomers, while the others compute.
 };
 /// "job.evaluate()"
 [[nodiscard]] const char* name_of_call(std::uint16_t call);
@@ -68,6 +69,7 @@ inline constexpr Duration exchange_timeout_min = 600s;
 struct WorldArrays {
   Memory* memory = nullptr;      ///< None: the host's.
   const Clock* clock = nullptr;  ///< For waits, with a device's memory, and for `exchanged`; none: it stays 0.
+  bool one_thread = false;       ///< As JobHost::one_thread.
 };
 
 /// The generation of a job that runs. Used from the job's thread, and in rounds from the communication thread, one at a time; the end of the

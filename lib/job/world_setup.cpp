@@ -1,5 +1,7 @@
 #include "lib/job/world_setup.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
@@ -38,7 +40,7 @@ void WorldSetup::allocate(JobParts* before, Layout layout) {
   } else {
     job_.state = ModelState{std::move(layout), job_.plan().placement, job_.plan().optimizer, job_.shared_buffers};
   }
-  plan_world(guess_my_nodes());
+  plan_world(shards_of(guess_my_nodes()), std::vector<bool>(job_.world.size(), true));
   if (before == nullptr) job_.state.allocate(job_.shards.mine());
   job_.scopes.begin();
   job_.rounds.begin_anew(job_.declared.unit_count());
@@ -47,12 +49,24 @@ void WorldSetup::allocate(JobParts* before, Layout layout) {
   if (job_.memory().device().kind != DeviceKind::host) job_.losses.emplace(job_.host.device, job_.plan().slots() + 1, job_.host.clock);
 }
 
-void WorldSetup::plan_world(std::span<const std::uint32_t> nodes) {
+ShardMap WorldSetup::shards_of(std::span<const std::uint32_t> nodes) const { return shard_map(job_.plan().placement.optimizer, nodes); }
+
+bool WorldSetup::ranks_compute_apart(const ShardMap& shards) const {
+  if (job_.memory().device().kind != DeviceKind::host || job_.gathers() || !job_.state.optimizer_is_whole()) return false;
+  return !exchanges_per_slot(choose_exchange(job_.plan(), job_.state.layout(), shards, job_.host.device.kind).placement);
+}
+
+void WorldSetup::let_all_compute() {
+  plan_world(ShardMap{job_.shards.map}, std::vector<bool>(job_.world.size(), true));
+  show_to_peers();
+}
+
+void WorldSetup::plan_world(ShardMap wanted, std::vector<bool> computes) {
   const std::uint32_t rank = job_.world.rank();
-  ShardMap wanted = shard_map(job_.plan().placement.optimizer, nodes);
-  if (rank == job_.shards.rank && wanted == job_.shards.map) return;
+  if (rank == job_.shards.rank && wanted == job_.shards.map && computes == job_.shards.computes) return;
   job_.shards.map = std::move(wanted);
   job_.shards.rank = rank;
+  job_.shards.computes = std::move(computes);
   if (job_.plan().overlap) job_.rounds_memory.overlap();  // before what lies in it
   const auto exchanges = choose_exchanges();
   GradientBuffers buffers = job_.reducer.take_buffers();
@@ -66,7 +80,8 @@ void WorldSetup::plan_world(std::span<const std::uint32_t> nodes) {
                                  job_.plan().leaves,
                                  job_.shared_buffers,
                                  job_.rounds_memory,
-                                 std::move(buffers)};
+                                 std::move(buffers),
+                                 job_.shards.computes};
   job_.state.plan_world(job_.shards.map, rank, job_.reducer.space());
   job_.votes = VoteExchange{job_.reducer.slots_by_rank(), job_.plan().slots(), job_.reducer.norm_nodes(), rank};
   job_.rounds.plan_world(job_.plan().overlap);

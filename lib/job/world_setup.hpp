@@ -21,9 +21,14 @@ class WorldSetup {
   /// What no change of the world moves, and what follows from this rank's place in it as far as that is known.
   /// `before`: whose parameters and moments are taken over.
   void allocate(JobParts* before, Layout layout);
-  /// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom. `nodes`:
-  /// by rank, the number of its node.
-  void plan_world(std::span<const std::uint32_t> nodes);
+  /// By rank, the number of its node: how the state is cut in a world of these.
+  [[nodiscard]] ShardMap shards_of(std::span<const std::uint32_t> nodes) const;
+  /// What follows from this rank's place in the world, but for the state: slots, gradients, and who sends what to whom. `computes`: by rank, whether it runs slots.
+  void plan_world(ShardMap wanted, std::vector<bool> computes);
+  /// From the next step on all ranks run slots. In the middle of a generation, between two steps.
+  void let_all_compute();
+  /// Where shards are cut so, in their slots ranks need nothing of each other, and each of them holds all of the state, in the host's memory.
+  [[nodiscard]] bool ranks_compute_apart(const ShardMap& shards) const;
   /// Each generation's group has to be shown anew what its members read of each other.
   void show_to_peers();
   [[nodiscard]] RankBytes held_bytes() const;

@@ -62,13 +62,14 @@ struct Shape {
   unsigned state_mb = 0;  ///< Of each worker, in place of gpt's small one.
   bool trains = false;    ///< That state, and it is not frozen.
   unsigned slot_ms = 0;   ///< So long each of its slots lasts at least, as with a device that computes.
+  unsigned slots = 8;     ///< Of a step, with that state.
 
   [[nodiscard]] bool sharded() const { return zero == "1"; }
   [[nodiscard]] std::string state() const {
     const char* how = sharded() ? "sharded" : zero == "0" ? "replicated" : "mirrored";
     return state_mb == 0 ? how
                          : fmt::format("{}, {} MB of state each{}{}", how, state_mb, trains ? " that trains" : "",
-                                       slot_ms > 0 ? fmt::format(", slots of {} ms", slot_ms) : "");
+                                       slot_ms > 0 ? fmt::format(", {} slots of {} ms", slots, slot_ms) : "");
   }
 };
 
@@ -94,8 +95,9 @@ class Cluster {
                      {"--nnodes", shape_.nodes, "--node_rank", std::to_string(rank), "--rdzv_backend", "c10d", "--rdzv_endpoint",
                       "127.0.0.1:" + port_, "--rdzv_conf", shape_.times + (shape_.apart ? ",is_host=0" : "")});
     if (shape_.state_mb > 0) {
-      options.insert(options.end(), {"--no_python", shape_.starts_in > 0 ? program_ : program(), "worker", std::to_string(shape_.state_mb),
-                                     shape_.zero, shape_.trains ? "trains" : "frozen", std::to_string(shape_.slot_ms)});
+      options.insert(options.end(),
+                     {"--no_python", shape_.starts_in > 0 ? program_ : program(), "worker", std::to_string(shape_.state_mb), shape_.zero,
+                      shape_.trains ? "trains" : "frozen", std::to_string(shape_.slot_ms), std::to_string(shape_.slots)});
       return start(std::move(options));
     }
     options.insert(options.end(), {"--no_python",    shape_.starts_in > 0 ? program_ : program(),
@@ -418,8 +420,9 @@ void nodes(const std::string& what, Shape shape, Loss loss, const std::string& t
 namespace {
 
 /// `trains`: all of the state, as parameters with two moments each.
-void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero, bool trains, std::chrono::milliseconds slot_time) {
-  job.configure({.global_batch = trains || slot_time.count() > 0 ? 2u : 8u,
+void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero, bool trains, std::chrono::milliseconds slot_time,
+           std::uint64_t slots) {
+  job.configure({.global_batch = slots,
                  .micro_batch = 1,
                  .samples = 1000,
                  .steps = 1'000'000'000,
@@ -452,9 +455,10 @@ void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero, boo
 
 // recovery_bench [TEXT [REPEATS]]: the questions that contain it, or all; each so many times at most.
 int main(int argc, char** argv) {
-  if (argc == 6 && std::string{argv[1]} == "worker")
+  if (argc == 7 && std::string{argv[1]} == "worker")
     return elrun::run(argc, argv, [&](elrun::Job& job) {
-      train(job, std::stoull(argv[2]), argv[3], std::string{argv[4]} == "trains", std::chrono::milliseconds{std::stoull(argv[5])});
+      train(job, std::stoull(argv[2]), argv[3], std::string{argv[4]} == "trains", std::chrono::milliseconds{std::stoull(argv[5])},
+            std::stoull(argv[6]));
     });
   self = argv[0];
   ::signal(SIGPIPE, SIG_IGN);
@@ -482,8 +486,9 @@ int main(int argc, char** argv) {
     nodes("node, end of stream", {.workers = 1, .zero = zero, .state_mb = large}, Loss::killed, "", 30);
     nodes("agent, killed", {.workers = 1, .zero = zero, .state_mb = large}, Loss::agent_killed, "", 30);
   }
-  processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = large, .slot_ms = 500}, 10);
-  processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = 300, .trains = true}, 10);
+  processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = large, .slot_ms = 500, .slots = 2}, 10);
+  processes({.agents = 1, .workers = 4, .starts_in = 5, .state_mb = large, .slot_ms = 200, .slots = 12}, 10);
+  processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = 300, .trains = true, .slots = 2}, 10);
   answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return replaced_ms(Loss::killed, ""); });
   answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return replaced_ms(Loss::silent, fast); });
   answer("--nnodes 2: start of the replacement to the next step", 7, "1 s", [] { return replacement_ms(); });

@@ -47,4 +47,20 @@ TEST_CASE("sizes have the least traffic that balance allows", "[job]") {
     }
 }
 
+TEST_CASE("where some ranks run no slots, the others share them as a world of theirs would", "[job]") {
+  for_all_seeds(200, [](Rng& rng) {
+    std::vector<bool> computes(1 + rng.below(12));
+    for (std::size_t r = 0; r < computes.size(); ++r) computes[r] = rng.chance(0.6);
+    computes[rng.below(computes.size())] = true;
+    const auto slots = static_cast<std::uint32_t>(1 + rng.below(40));
+    const auto held = assign_slots(slots, computes);
+    std::vector<std::vector<std::uint32_t>> of_those;
+    for (std::size_t r = 0; r < computes.size(); ++r) {
+      if (computes[r]) of_those.push_back(held[r]);
+      else CHECK(held[r].empty());
+    }
+    CHECK(of_those == assign_slots(slots, static_cast<std::uint32_t>(of_those.size())));
+  });
+}
+
 }  // namespace elrun::test

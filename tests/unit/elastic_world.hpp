@@ -43,15 +43,19 @@ struct MemberKilled {};
 class ElasticWorld {
  public:
   /// `nodes`: of each member, in the order in which they are born, the number of its node; else all are on one.
-  /// `arrays`: makes the memory of a member's arrays, on a device; else they lie in the host's. `device_groups`, `must_end`: as JobHost's.
+  /// `arrays`: makes the memory of a member's arrays, on a device; else they lie in the host's. `device_groups`, `must_end`, `state_rate`: as JobHost's; without the last one state comes before slots.
+  /// `before_state`: called by each member where state travels beside slots, before it does.
   ElasticWorld(std::uint32_t members, std::vector<Fate> fates, Program program, std::vector<std::uint32_t> nodes = {},
-               std::function<std::unique_ptr<Memory>()> arrays = {}, DeviceGroups device_groups = {}, bool must_end = false)
+               std::function<std::unique_ptr<Memory>()> arrays = {}, DeviceGroups device_groups = {}, bool must_end = false,
+               std::uint64_t state_rate = 0, std::function<void(bool receives)> before_state = {})
       : fates_{fates.begin(), fates.end()},
         program_{std::move(program)},
         nodes_{std::move(nodes)},
         arrays_{std::move(arrays)},
         device_groups_{std::move(device_groups)},
-        must_end_{must_end} {
+        must_end_{must_end},
+        state_rate_{state_rate},
+        before_state_{std::move(before_state)} {
     const std::lock_guard lock{mutex_};
     for (std::uint32_t i = 0; i < members; ++i) add_member();
     form();
@@ -131,6 +135,8 @@ class ElasticWorld {
         : world_{world}, person_{person}, shared_{person.shared}, membership_{person.session.place().membership} {}
     Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives) override {
       account(sends);
+      if (label_ == Call::state && world_.before_state_)
+        world_.before_state_(std::ranges::any_of(receives, [](const ReceiveList& list) { return !list.empty(); }));
       if (world_.strikes(person_, membership_, count_++)) {
         (void)shared_->net.exchange(membership_.rank.value(), sends, receives, true, label_);
         throw MemberKilled{};
@@ -267,7 +273,8 @@ class ElasticWorld {
                         .share = SharedBuffer::make,
                         .device = arrays ? arrays->device() : Device{},
                         .arrays = arrays.get(),
-                        .must_end = must_end_},
+                        .must_end = must_end_,
+                        .state_rate = state_rate_},
                        [&](Job& job) { program_(job, result); });
     } catch (const MemberKilled&) {
       gone(person, true);
@@ -398,6 +405,8 @@ class ElasticWorld {
   const std::function<std::unique_ptr<Memory>()> arrays_;
   const DeviceGroups device_groups_;
   const bool must_end_;
+  const std::uint64_t state_rate_;
+  const std::function<void(bool receives)> before_state_;
   std::deque<std::unique_ptr<Person>> people_;
   std::deque<Member> results_;
   std::vector<std::string> lines_;

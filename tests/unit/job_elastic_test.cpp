@@ -94,7 +94,9 @@ void any_history(Rng& rng, const Habits& habits) {
   if (rng.chance(0.25)) plan.leaves = DType::bf16;
   INFO("zero(" << stage << "), gradients in " << name_of(plan.leaves) << (per_slot ? " per slot" : " per step") << ", " << members
                << " members, checkpoint every " << checkpoint.every << ": " << describe(fates));
-  ElasticWorld world{members, fates, toy(with_habits(plan, checkpoint, habits))};
+  const std::uint64_t state_rate = rng.below(2);  // never beside slots, or where it can
+  INFO("state at " << state_rate << " bytes/s");
+  ElasticWorld world{members, fates, toy(with_habits(plan, checkpoint, habits)), {}, {}, {}, false, state_rate};
   all_end(world, [&](const Member& m) {
     CHECK(m.outcome->step == plan.steps);
     CHECK(m.outcome->state_hash == undisturbed(plan, habits));

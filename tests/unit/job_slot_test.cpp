@@ -116,6 +116,24 @@ TEST_CASE("others wait for a program as long as it is slow, and an hour for its 
     CHECK(session.within == Duration{});
     CHECK(world.timeout() == 1600s);
   }
+  SECTION("while state travels others are waited for as long as it may take") {
+    program_timeout.begin_transfer(5000s);
+    program_timeout.begin_slots();
+    CHECK(world.timeout() == 5000s);
+    program_timeout.end_transfer();
+    CHECK(world.timeout() == 1600s);
+    program_timeout.begin_transfer(10s);
+    CHECK(world.timeout() == 1600s);
+  }
+  SECTION("the last slot's time is known") {
+    CHECK(program_timeout.last_slot() == 200s);
+    const Instant later = clock.now();
+    clock.advance(3s);
+    program_timeout.ended(later);  // an evaluation's
+    CHECK(program_timeout.last_slot() == 200s);
+    program_timeout.ended_slot(later);
+    CHECK(program_timeout.last_slot() == 3s);
+  }
   SECTION("a program that runs again in this process is as slow as before") {
     world.set_timeout(exchange_timeout_min);  // as a new world is
     ProgramTimeout again{clock, session, world};

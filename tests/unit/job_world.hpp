@@ -281,6 +281,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                         .arrays = arrays,
                         .memory = options.memory,
                         .sleep = options.sleep,
+                        .state_rate = 0,
                         .agree_wait = 0s},
                        [&](Job& job) { program(job, me); });
     } catch (const Error& e) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 namespace elrun::inline v0 {
 namespace {
@@ -45,6 +46,15 @@ std::vector<std::vector<std::uint32_t>> assign_slots(std::uint32_t slots, std::u
       if ((size[rank] & block) != 0)
         for (std::uint32_t i = 0; i < block; ++i) out[rank].push_back(next++);
   return out;  // ascending, because blocks were handed out from left to right
+}
+
+std::vector<std::vector<std::uint32_t>> assign_slots(std::uint32_t slots, const std::vector<bool>& computes) {
+  std::vector<std::vector<std::uint32_t>> out(computes.size());
+  auto assigned = assign_slots(slots, static_cast<std::uint32_t>(std::ranges::count(computes, true)));
+  std::size_t next = 0;
+  for (std::size_t r = 0; r < computes.size(); ++r)
+    if (computes[r]) out[r] = std::move(assigned[next++]);
+  return out;
 }
 
 }  // namespace elrun::inline v0

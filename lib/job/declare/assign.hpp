@@ -13,6 +13,8 @@ namespace elrun::inline v0 {
 
 /// Slots of each rank, ascending.
 [[nodiscard]] std::vector<std::vector<std::uint32_t>> assign_slots(std::uint32_t slots, std::uint32_t world);
+/// The same where only some ranks run slots. `computes`: by rank; one at least does.
+[[nodiscard]] std::vector<std::vector<std::uint32_t>> assign_slots(std::uint32_t slots, const std::vector<bool>& computes);
 
 /// Part of the world's compute that works: V / (W ceil(V/W)).
 [[nodiscard]] constexpr double compute_efficiency(std::uint64_t slots, std::uint64_t world) {

@@ -16,18 +16,13 @@ constexpr std::uint64_t evaluation_step = ~std::uint64_t{0};  // random numbers 
 }  // namespace
 
 Evaluation EvaluationPass::run(std::uint64_t count, const std::function<void(Slot&)>* forward) {
-  std::vector<std::uint32_t> computing;  // ranks
-  for (std::uint32_t r = 0; r < job_.world.size(); ++r)
-    if (job_.recovery.runs_evaluations(r)) computing.push_back(r);
+  std::vector<bool> computes;  // by rank
+  for (std::uint32_t r = 0; r < job_.world.size(); ++r) computes.push_back(job_.recovery.runs_evaluations(r));
   job_.world.now(Call::evaluate);
   if (job_.gathers() && !job_.scopes.end_phase(job_.phase())) return {};
   EvaluationPart mine{count};
   std::vector<std::vector<std::uint32_t>> by_rank(job_.world.size());
-  if (forward != nullptr) {
-    const auto assigned = assign_slots(static_cast<std::uint32_t>(evaluation_slots(count, job_.plan().micro_batch)),
-                                       static_cast<std::uint32_t>(computing.size()));
-    for (std::size_t i = 0; i < computing.size(); ++i) by_rank[computing[i]] = assigned[i];
-  }
+  if (forward != nullptr) by_rank = assign_slots(static_cast<std::uint32_t>(evaluation_slots(count, job_.plan().micro_batch)), computes);
   job_.step.begin_evaluation(count, by_rank[job_.world.rank()]);
   job_.program_timeout.begin_evaluation();
   for (const std::uint32_t index : by_rank[job_.world.rank()]) {

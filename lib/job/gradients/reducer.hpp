@@ -5,7 +5,7 @@
 /// * once per step (gradients.hpp): a rank keeps whole gradients, and one exchange after its slots reduces them; exact or fast;
 /// * per slot (leaf_stream.hpp): each unit's leaf is handed off in the slot that made it, and the owners fold.
 ///
-/// A reducer is for one world: which slots a rank runs, what it folds and what it gets follow from the shard map. It is made anew when the world changes, and takes the
+/// A reducer is for one world, and one way to hand out the slots there: which slots a rank runs, what it folds and what it gets follow from the shard map. It is made anew when one of the two changes, and takes the
 /// buffers for whole gradients of the one before over. Which of the evaluations it has never changes a bit.
 ///
 /// Called by the job's thread. `stream()` is also used by exchange rounds on the communication thread, as leaf_stream.hpp says.
@@ -31,8 +31,10 @@ class GradientReducer {
   GradientReducer() = default;
   /// `slots`: of a step. `shared_buffers`: makes what peers read, and outlives the constructor; its private memory outlives the
   /// reducer. `rounds`: of that memory; outlives the reducer. `before`: of a reducer for the same layout and memory.
+  /// `computes`: by rank, whether it runs slots; empty: all do. Per slot all do.
   GradientReducer(const Layout& layout, const ShardMap& shards, std::uint32_t rank, std::uint32_t slots, Exchanges exchanges, Reduce reduce,
-                  DType leaves, SharedBuffers& shared_buffers, RoundsMemory& rounds, GradientBuffers before = {});
+                  DType leaves, SharedBuffers& shared_buffers, RoundsMemory& rounds, GradientBuffers before = {},
+                  const std::vector<bool>& computes = {});
   /// Nothing is done with this one any more.
   [[nodiscard]] GradientBuffers take_buffers() { return gradients_.take_buffers(); }
 

@@ -32,6 +32,7 @@ void GenerationChange::rejoin() {
   }
   job_.saves.waited(job_.host.clock.now() - began_to_wait);
   job_.world.renew();
+  job_.program_timeout.end_transfer();
   job_.recovery.begin();
   job_.times.begin_generation();
   job_.stragglers.begin_generation();
@@ -75,6 +76,7 @@ MemberStatus GenerationChange::status() const {
           .voted_update = job_.decided.updates().voted(),
           .saved_step = job_.saves.saved_step(),
           .unsaved_for = job_.saves.unsaved_for(),
+          .slot = job_.program_timeout.last_slot(),
           .remembered_step = job_.saves.remembered_step(identity(job_.plan(), job_.declared.units()).hash),
           .remembered_decided = job_.host.session.remembered().decided,
           .held = job_.state.held_cut(),
@@ -140,9 +142,10 @@ void GenerationChange::settle() {
 void GenerationChange::share() {
   job_.finish_readers();
   job_.world.now(Call::meeting);
-  setup_.plan_world(job_.recovery.nodes());
+  ShardMap shards = setup_.shards_of(job_.recovery.nodes());
+  const StateTransfer& transfer = job_.recovery.plan_transfer(job_.state.layout(), shards, transfer_facts(shards));
+  setup_.plan_world(std::move(shards), transfer.computes());
   setup_.show_to_peers();
-  const StateTransfer& transfer = job_.recovery.plan_transfer(job_.state.layout(), job_.shards.map);
   if (transfer.complete) {
     receive_state();
   } else {
@@ -174,7 +177,11 @@ void GenerationChange::share() {
 void GenerationChange::go_on_together() {
   while (job_.recovery.somebody_evaluates(job_.world, false, job_.decided.applied()))
     if (!pass_.run(0, nullptr).decided && job_.world.over()) revoked(job_.world);
-  if (job_.recovery.transfer().complete && job_.recovery.transfer().moves) move_host_state();
+  if (const StateTransfer& from = job_.recovery.transfer(); from.complete && from.moves) {
+    const ByteVector host_state = host_state_of_giver();
+    if (from.beside) begin_transfer_beside();
+    if (from.newcomers[job_.world.rank()]) take_host_state(host_state);
+  }
   job_.held.complete();
   job_.recovery.finish();
   job_.times.ready(job_.host.clock.now(), job_.world.exchanged());
@@ -250,7 +257,7 @@ void GenerationChange::open_saves(JobSaves::Then then) {
 /// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.
 void GenerationChange::receive_state() {
   const StateTransfer& from = job_.recovery.transfer();
-  if (from.moves) {
+  if (from.moves && !from.beside) {
     const bool brings = from.held[job_.world.rank()].has_value();
     if (!brings) {
       job_.held.spoil();                                                   // cut short, it leaves a mixture in the memory of who gets all
@@ -259,8 +266,7 @@ void GenerationChange::receive_state() {
     if (job_.state.cut() != job_.shards.mine()) job_.state.begin_recut(job_.shards.mine());
     try {
       const Delivery moved = job_.state.transfer(from, job_.recovery.statuses(), job_.shards.map, job_.world.rank());
-      const std::uint64_t elements = job_.state.layout().parameters + job_.state.moments() * job_.state.layout().gradients;
-      job_.world.set_timeout(std::max(job_.world.timeout(), time_for(from, elements * sizeof(float))));
+      job_.world.set_timeout(std::max(job_.world.timeout(), time_for(from, state_bytes())));
       expect(job_.world, job_.world.exchange_arrays(moved.sends, moved.receives));
       job_.program_timeout.begin_slots();
     } catch (...) {
@@ -280,8 +286,52 @@ void GenerationChange::receive_state() {
                                      newcomers, job_.world.size()));
   }
   job_.saves.forget_restored();
-  take_position_of_giver();
+  if (!from.beside || from.held[job_.world.rank()]) take_position_of_giver();
   open_saves(JobSaves::Then::saves);
+}
+
+/// Who gives it goes on at once, with slots; who gets it waits here. The update of the next step changes what is read, so it comes after (`finish_readers`), as does every other exchange.
+void GenerationChange::begin_transfer_beside() {
+  const StateTransfer& from = job_.recovery.transfer();
+  const bool brings = from.held[job_.world.rank()].has_value();
+  if (!brings && ELRUN_PLANTED(state_counts_before_it_came)) {
+    take_position_of_giver();
+  } else if (!brings) {
+    job_.held.spoil();  // as in receive_state()
+    if (job_.plan().reduce == Reduce::fast) job_.decided.memory() = {};
+  }
+  Delivery moved = job_.state.transfer(from, job_.recovery.statuses(), job_.shards.map, job_.world.rank());
+  job_.program_timeout.begin_transfer(time_for(from, state_bytes()));
+  const auto newcomers = std::ranges::count(from.newcomers, true);
+  if (job_.world.leads())
+    job_.host.log.info(fmt::format("step {} goes on: {} of {} workers get the state from the others, which compute meanwhile",
+                                   job_.recovery.settled().newest_step, newcomers, job_.world.size()));
+  job_.world.exchange_beside(std::move(moved.sends), std::move(moved.receives), Call::state, [] {});
+  if (brings) return;
+  expect(job_.world, job_.world.finish_beside());
+  take_position_of_giver();
+}
+
+std::uint64_t GenerationChange::state_bytes() const {
+  const Layout& layout = job_.state.layout();
+  return (layout.parameters + job_.state.moments() * layout.gradients) * sizeof(float);
+}
+
+/// Newcomers run slots from the second step of their world on.
+void GenerationChange::begin_next_step() {
+  if (job_.shards.all_compute() || job_.decided.applied() == job_.recovery.settled().newest_step) return;
+  setup_.let_all_compute();
+  job_.program_timeout.end_transfer();
+}
+
+/// In-memory checkpoints begin with one before the first step of each world, which would wait for the state. A limit on memory was kept with slots for all ranks.
+TransferFacts GenerationChange::transfer_facts(const ShardMap& shards) const {
+  const std::uint64_t step = job_.recovery.settled().newest_step;
+  return {.state_bytes = state_bytes(),
+          .rate = job_.host.state_rate,
+          .slots_left = step < job_.plan().steps ? job_.plan().slots() : 0,
+          .ranks_compute_apart =
+              job_.memory_checkpoints.every() == 0 && job_.plan().memory_per_rank == 0 && setup_.ranks_compute_apart(shards)};
 }
 
 /// How far the job is, with a state that is this member's now.
@@ -293,12 +343,15 @@ void GenerationChange::take_position_of_giver() {
   job_.decided.go_on_at(job_.world.membership(), job_.recovery.settled().newest_step, job_.recovery.giver().knowledge.decided_in);
 }
 
-void GenerationChange::move_host_state() {
+ByteVector GenerationChange::host_state_of_giver() {
   const StateTransfer& from = job_.recovery.transfer();
   const ByteVector mine = from.giver == job_.world.rank() ? encode(job_.host_state()) : ByteVector{};
-  const auto parts = expect(job_.world, job_.world.all_gather(mine));
-  if (!from.newcomers[job_.world.rank()]) return;
-  job_.take_host_state(expect(job_.world, decode_host_state(parts[from.giver])));
+  auto parts = expect(job_.world, job_.world.all_gather(mine));
+  return std::move(parts[from.giver]);
+}
+
+void GenerationChange::take_host_state(const ByteVector& encoded) {
+  job_.take_host_state(expect(job_.world, decode_host_state(encoded)));
   job_.decided.go_on_at(job_.world.membership(), job_.recovery.settled().newest_step, job_.recovery.giver().knowledge.decided_in);
   job_.held.receive_host_state();
 }

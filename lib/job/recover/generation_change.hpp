@@ -2,7 +2,7 @@
 /// \file GenerationChange: from one generation to the next, in the same process. All members go through it together, newcomers from restore(),
 /// the others from next_step(), from apply() when they had voted, or from an evaluation between two steps: settle (what became of the step
 /// under way), then share (who lacks parameters and moments gets them from those who have them, or all from a checkpoint), then, once
-/// all who were there before have come to next_step(), host state. GenerationRecovery says how far this member has come.
+/// all who were there before have come to next_step(), host state. Parameters and moments may also come after that, while the others compute (`StateTransfer::beside`). GenerationRecovery says how far this member has come.
 
 #include <string>
 #include <vector>
@@ -28,6 +28,8 @@ class GenerationChange {
   void enter();
   /// Until all members have parameters and moments. Throws BeginAgain.
   void meet();
+  /// Before a step is handed out.
+  void begin_next_step();
   /// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
   void settle();
 
@@ -40,12 +42,16 @@ class GenerationChange {
   void drop_step();
   void share();
   void receive_state();
+  void begin_transfer_beside();
+  [[nodiscard]] std::uint64_t state_bytes() const;
+  [[nodiscard]] TransferFacts transfer_facts(const ShardMap& shards) const;
   void take_position_of_giver();
   void go_on_from_memory(const std::string& lost);
   void load_or_begin(const std::string& lost);
   void open_saves(JobSaves::Then then);
   void go_on_together();
-  void move_host_state();
+  [[nodiscard]] ByteVector host_state_of_giver();
+  void take_host_state(const ByteVector& encoded);
 
   JobParts& job_;
   WorldSetup& setup_;

@@ -53,8 +53,10 @@ std::vector<std::uint32_t> GenerationRecovery::nodes() const {
   return number_nodes(names);
 }
 
-const StateTransfer& GenerationRecovery::plan_transfer(const Layout& layout, const ShardMap& shards) {
-  return transfer_ = plan_state_transfer(layout, statuses_, settled_.newest_step, shards.cuts);
+const StateTransfer& GenerationRecovery::plan_transfer(const Layout& layout, const ShardMap& shards, const TransferFacts& facts) {
+  transfer_ = plan_state_transfer(layout, statuses_, settled_.newest_step, shards.cuts);
+  transfer_.beside = goes_beside(transfer_, statuses_, settled_.newest_step, facts);
+  return transfer_;
 }
 
 void GenerationRecovery::share(const Membership& here) {

@@ -56,8 +56,8 @@ class GenerationRecovery {
   /// By rank, the number of its node.
   [[nodiscard]] std::vector<std::uint32_t> nodes() const;
 
-  /// Who sends which state to whom, for shards as in `shards`.
-  const StateTransfer& plan_transfer(const Layout& layout, const ShardMap& shards);
+  /// Who sends which state to whom, for shards as in `shards`, and whether beside slots.
+  const StateTransfer& plan_transfer(const Layout& layout, const ShardMap& shards, const TransferFacts& facts = {});
   [[nodiscard]] const StateTransfer& transfer() const { return transfer_; }
   /// Once the transfer is planned: all members bring their parameters from one generation, in which their newest step was decided, so these were compared there
   /// before it. (Or they were read there from a checkpoint, with its checksums.)

@@ -67,6 +67,7 @@ ByteVector encode(const MemberStatus& s) {
   w.put(static_cast<std::uint8_t>(s.decision.stops));
   w.put(s.saved_step);
   w.put(s.unsaved_for.count());
+  w.put(s.slot.count());
   w.put(s.remembered_step);
   w.put(s.remembered_decided);
   put(w, s.held.cut);
@@ -110,6 +111,7 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.decision.stops = r.get<std::uint8_t>() != 0;
   s.saved_step = r.get<std::uint64_t>();
   s.unsaved_for = Duration{r.get<Duration::rep>()};
+  s.slot = Duration{r.get<Duration::rep>()};
   s.remembered_step = r.get<std::uint64_t>();
   s.remembered_decided = r.get<std::uint64_t>();
   s.held.cut = cut_from(r);
@@ -136,10 +138,10 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   const ByteSpan evaluation = r.get_bytes(evaluation_bytes_max);
   s.evaluation.assign(evaluation.begin(), evaluation.end());
   const Knowledge& k = s.knowledge;
-  if (checkpoints > checkpoints_held_max || s.unsaved_for < Duration{0} || kind > static_cast<std::uint8_t>(DeviceKind::cuda) ||
-      copies > static_cast<std::uint8_t>(Copies::together) || s.before.world > world_max ||
-      (s.before.world == 0 ? s.before.rank != 0 : s.before.rank >= s.before.world) || s.device.index < 0 || k.applied > k.decided ||
-      k.decided > k.voted || k.voted > k.applied + 1)
+  if (checkpoints > checkpoints_held_max || s.unsaved_for < Duration{0} || s.slot < Duration{0} ||
+      kind > static_cast<std::uint8_t>(DeviceKind::cuda) || copies > static_cast<std::uint8_t>(Copies::together) ||
+      s.before.world > world_max || (s.before.world == 0 ? s.before.rank != 0 : s.before.rank >= s.before.world) || s.device.index < 0 ||
+      k.applied > k.decided || k.decided > k.voted || k.voted > k.applied + 1)
     r.mark_broken();
   ELRUN_TRY(r.finish("a member's status"));
   return s;

@@ -70,6 +70,7 @@ struct MemberStatus {
   UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.
   std::uint64_t saved_step = 0;             ///< The newest that is on storage, as it knows,
   Duration unsaved_for{0};                  ///< and how long ago it got there.
+  Duration slot{0};                         ///< How long its last slot took; 0: it had none.
   std::uint64_t remembered_step = 0;        ///< Of the newest checkpoint that its agent was told of; 0: of none.
   std::uint64_t remembered_decided = 0;     ///< The most steps that its agent has seen decided.
   HeldCut held{};                           ///< Its shard of what is sharded. Of replicated state that is all.

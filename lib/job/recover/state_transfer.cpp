@@ -26,6 +26,26 @@ StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberSt
   return out;
 }
 
+std::vector<bool> StateTransfer::computes() const {
+  std::vector<bool> out;
+  for (const std::optional<Cut>& brings : held) out.push_back(!beside || brings.has_value());
+  return out;
+}
+
+bool goes_beside(const StateTransfer& transfer, std::span<const MemberStatus> statuses, std::uint64_t step, const TransferFacts& facts) {
+  const auto get_all = static_cast<std::uint64_t>(std::ranges::count_if(transfer.held, [](const auto& brings) { return !brings; }));
+  if (!transfer.complete || get_all == 0 || step == 0 || facts.slots_left == 0 || facts.rate == 0 || !facts.ranks_compute_apart)
+    return false;
+  Duration slot{0};
+  for (std::uint32_t r = 0; r < statuses.size(); ++r)
+    if (transfer.held[r]) slot = std::max(slot, statuses[r].slot);
+  const auto most_of = [&](std::uint64_t ranks) { return (facts.slots_left + ranks - 1) / ranks; };  // slots of one rank
+  const std::uint64_t more = most_of(statuses.size() - get_all) - most_of(statuses.size());
+  const double travels =
+      static_cast<double>(facts.state_bytes) * static_cast<double>(get_all) / static_cast<double>(facts.rate);  // seconds
+  return travels > static_cast<double>(more) * std::chrono::duration<double>{slot}.count();
+}
+
 Duration time_for(const StateTransfer& transfer, std::uint64_t state_bytes) {
   const auto get_all = std::ranges::count_if(transfer.held, [](const std::optional<Cut>& held) { return !held.has_value(); });
   return time_for(state_bytes) * std::max<std::int64_t>(get_all, 1);

@@ -23,11 +23,29 @@ struct StateTransfer {
   std::vector<bool> newcomers;           ///< By rank: it lacks host state, for its program has not come as far as the others'.
   std::uint32_t giver = 0;               ///< The first that brings a shard and host state. It tells how far the job is.
   bool moves = false;                    ///< Some member lacks something.
+  bool beside =
+      false;  ///< It travels while those that have all of it compute the first step of this world. Those that lack it have no slots there.
+
+  /// By rank: it runs slots in the first step of this world.
+  [[nodiscard]] std::vector<bool> computes() const;
 };
 /// `statuses` in rank order, as they are after what `recover` found was done. `cuts`: by rank, what it is to hold. Shards of
 /// one step go together whatever world they were cut for: their bits are the same.
 [[nodiscard]] StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberStatus> statuses, std::uint64_t step,
                                                 std::span<const Cut> cuts);
+
+/// What it depends on whether state travels beside slots. The same on all ranks.
+struct TransferFacts {
+  std::uint64_t state_bytes = 0;     ///< All of the state.
+  std::uint64_t rate = 0;            ///< At so many bytes per second it travels to one member; 0: at once.
+  std::uint64_t slots_left = 0;      ///< Of the next step; 0: there is none.
+  bool ranks_compute_apart = false;  ///< Slots need nothing of other ranks, and every rank holds all of the state, in the host's memory.
+};
+/// Whether `transfer` is better beside the slots of the next step than before it. Between two updates nobody changes the state. So it can travel while those who have it compute, and whoever
+/// gets it has to have it for the update alone. Without slots for them the others have more, which must not take longer than the wait that it saves. Before the first decided step it is never so: programs
+/// may still write values.
+[[nodiscard]] bool goes_beside(const StateTransfer& transfer, std::span<const MemberStatus> statuses, std::uint64_t step,
+                               const TransferFacts& facts);
 
 /// How long the exchange of `state_bytes`, which is all of the state, may last: as long as it takes at 100 MB/s where one newcomer after the other gets it. An exchange has one limit for
 /// all that it moves, and newcomers of one node share its line.

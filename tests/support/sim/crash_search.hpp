@@ -23,29 +23,31 @@ struct SmallWorld {
   Placement placement;
   std::uint64_t saves_every = 0;  ///< 0: there are no checkpoints.
   std::uint64_t in_memory_every = 0;
-  bool grows = false;  ///< The last node comes while the others train.
+  Duration grows_at{};  ///< The last node comes then, while the others train; 0: with them.
+  [[nodiscard]] bool grows() const { return grows_at > Duration{0}; }
 };
 inline constexpr auto small_worlds = std::to_array<SmallWorld>({
-    {"two workers, replicated", {1, 1, 0}, zero(0), 0, 0, false},
-    {"two workers, replicated, saved", {1, 1, 0}, zero(0), 1, 0, false},
-    {"two workers, optimizer sharded", {1, 1, 0}, zero(1), 0, 0, false},
-    {"two workers, optimizer sharded, saved", {1, 1, 0}, zero(1), 1, 0, false},
-    {"two workers, all sharded", {1, 1, 0}, zero(3), 0, 0, false},
-    {"three workers, replicated", {1, 1, 1}, zero(0), 0, 0, false},
-    {"three workers, optimizer sharded", {1, 1, 1}, zero(1), 0, 0, false},
-    {"three workers, all sharded, saved", {1, 1, 1}, zero(3), 1, 0, false},
-    {"three workers of two nodes, sharded inside of them", {2, 1, 0}, hybrid(zero(1)), 0, 0, false},
-    {"two workers, mirrored", {1, 1, 0}, mirrored(zero(1)), 0, 0, false},
-    {"three workers, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, 0, false},
-    {"three workers, all mirrored", {1, 1, 1}, mirrored(zero(3)), 0, 0, false},
-    {"three workers of two nodes, all mirrored", {2, 1, 0}, mirrored(zero(3)), 0, 0, false},
-    {"two workers and a third, optimizer sharded", {1, 1, 1}, zero(1), 0, 0, true},
-    {"two workers and a third, all sharded", {1, 1, 1}, zero(3), 0, 0, true},
-    {"two workers and a third, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, 0, true},
-    {"two workers, optimizer sharded, in memory", {1, 1, 0}, zero(1), 0, 1, false},
-    {"three workers, optimizer sharded, in memory", {1, 1, 1}, zero(1), 0, 1, false},
-    {"three workers of two nodes, all sharded, in memory", {2, 1, 0}, zero(3), 0, 1, false},
-    {"two workers and a third, optimizer sharded, in memory", {1, 1, 1}, zero(1), 0, 1, true},
+    {"two workers, replicated", {1, 1, 0}, zero(0), 0, 0},
+    {"two workers, replicated, saved", {1, 1, 0}, zero(0), 1, 0},
+    {"two workers, optimizer sharded", {1, 1, 0}, zero(1), 0, 0},
+    {"two workers, optimizer sharded, saved", {1, 1, 0}, zero(1), 1, 0},
+    {"two workers, all sharded", {1, 1, 0}, zero(3), 0, 0},
+    {"three workers, replicated", {1, 1, 1}, zero(0), 0, 0},
+    {"three workers, optimizer sharded", {1, 1, 1}, zero(1), 0, 0},
+    {"three workers, all sharded, saved", {1, 1, 1}, zero(3), 1, 0},
+    {"three workers of two nodes, sharded inside of them", {2, 1, 0}, hybrid(zero(1)), 0, 0},
+    {"two workers, mirrored", {1, 1, 0}, mirrored(zero(1)), 0, 0},
+    {"three workers, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, 0},
+    {"three workers, all mirrored", {1, 1, 1}, mirrored(zero(3)), 0, 0},
+    {"three workers of two nodes, all mirrored", {2, 1, 0}, mirrored(zero(3)), 0, 0},
+    {"two workers and a third, replicated", {1, 1, 1}, zero(0), 0, 0, 2000ms},  // after a step: its state comes beside slots
+    {"two workers and a third, optimizer sharded", {1, 1, 1}, zero(1), 0, 0, 1500ms},
+    {"two workers and a third, all sharded", {1, 1, 1}, zero(3), 0, 0, 1500ms},
+    {"two workers and a third, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, 0, 1500ms},
+    {"two workers, optimizer sharded, in memory", {1, 1, 0}, zero(1), 0, 1},
+    {"three workers, optimizer sharded, in memory", {1, 1, 1}, zero(1), 0, 1},
+    {"three workers of two nodes, all sharded, in memory", {2, 1, 0}, zero(3), 0, 1},
+    {"two workers and a third, optimizer sharded, in memory", {1, 1, 1}, zero(1), 0, 1, 1500ms},
 });
 
 struct CrashFound {

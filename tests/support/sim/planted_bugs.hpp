@@ -74,9 +74,10 @@
                                       "an in-memory checkpoint is given up before all members have their parts of the next one")
 
 // Of the same, and found where nodes are cut from each other: one comes back with a state that the others have not.
-#define ELRUN_SIM_JOB_CUT_BUGS(bug)                                                                                  \
-  bug(settle_takes_the_newest, "settle takes the newest step, whether all parts of its state are there or not") bug( \
-      spares_look_for_no_checkpoint, "members that others trained without go on with their state, and do not look for a newer checkpoint")
+#define ELRUN_SIM_JOB_CUT_BUGS(bug)                                                                                                        \
+  bug(settle_takes_the_newest, "settle takes the newest step, whether all parts of its state are there or not") bug(                       \
+      spares_look_for_no_checkpoint, "members that others trained without go on with their state, and do not look for a newer checkpoint") \
+      bug(state_counts_before_it_came, "a newcomer counts state as its own that is still on its way to it")
 
 // Of saves that go on while workers train.
 #define ELRUN_SIM_JOB_SAVE_BUGS(bug)                                                                              \

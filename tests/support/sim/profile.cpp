@@ -194,6 +194,7 @@ Profile job_profile_of(std::uint64_t seed, std::uint32_t nodes_max) {
   const Sharding cut = plan.placement.optimizer;
   if (Rng in_memory{seed ^ 0x9fb21c651e98df25u}; in_memory.chance(0.3) && (cut == Sharding::sharded || cut == Sharding::sharded_in_node))
     p.job.checkpoint.in_memory_every = 1 + in_memory.below(4);
+  if (Rng travels{seed ^ 0x589965cc75374cc3u}; travels.chance(0.6)) p.job.state_rate = 1;
   if (p.harmless || p.only_hosts_end) return p;  // their rules hold where nothing else happens
   if (p.job.checkpoint.async) spoil_saves(p.job, asides);
   if (rng.chance(0.8)) p.round.max_restarts = 100;

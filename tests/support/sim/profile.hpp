@@ -65,6 +65,7 @@ struct JobProfile {
   std::uint64_t crash_at_seal = 0;               ///< Whose slot is sealed as this one of all ends before it can say so; 0: nobody.
   Duration storage_operation{};                  ///< Up to so long each of those takes.
   Duration copying{};                            ///< And a copy of the state into a slot
+  std::uint64_t state_rate = 0;                  ///< As JobHost has it: 1 for state that comes beside slots where it can, 0 for none.
   double slow_threads = 0;                       ///< So often a program's thread waits while its session's thread does not
 };
 

@@ -352,7 +352,9 @@ void Program::run() {
                       .join = [this](Session& s) { return join(s); },
                       .slot_writer = [this]() -> std::unique_ptr<SlotWriter> { return std::make_unique<SimulatedWriter>(*this); },
                       .readers = 0,  // one thread runs at a time
-                      .sleep = [this](Duration time) { (void)wait([&] { return over_.has_value() || lost_.has_value(); }, time); }},
+                      .sleep = [this](Duration time) { (void)wait([&] { return over_.has_value() || lost_.has_value(); }, time); },
+                      .one_thread = true,
+                      .state_rate = simulation_.profile_.job.state_rate},
                      [this](Job& job) { train(job, simulation_.profile_.job.plan, simulation_.profile_.job.checkpoint); });
   } catch (const Error& error) {
     if (gone()) return;

@@ -53,7 +53,7 @@ std::vector<std::optional<Answer>> answers_in_time(const std::vector<std::functi
     for (std::size_t known = 0; known < left.size(); known = heard->answers.size())
       if (!heard->changed.wait_for(lock, limit, [&] { return heard->answers.size() > known; })) break;
     const bool is_late = heard->answers.size() < left.size();
-    for (Answer& answer : heard->answers) all.emplace_back(std::move(answer));
+    for (auto&& answer : heard->answers) all.emplace_back(std::move(answer));  // bools are no objects there
     lock.unlock();
     if (!is_late) {
       thread.join();

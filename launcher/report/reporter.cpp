@@ -22,8 +22,8 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr std::size_t last_ranks_told = 3;
-constexpr std::size_t incidents_told = 8;  // the newest; the event log has more
-constexpr Duration error_file_limit = 1s;  // it may be on a server that is away, and the loop has workers to end
+constexpr std::size_t incidents_told = 8;   // the newest; the event log has more
+constexpr Duration report_file_limit = 1s;  // it may be on a server that is away, and the loop has workers to end
 
 bool written_whole(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -35,10 +35,14 @@ bool written_whole(int fd, std::string_view text) {
   return true;
 }
 
-void write_termination_log(const Path& path, const FailedJob& job) {
-  const Fd file{
-      ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NONBLOCK)};  // Kubernetes makes it; where it is missing, nothing reads it
-  if (file) written_whole(file.get(), failure_json(job, termination_message_max - 1) + "\n");
+/// False: its place does not answer.
+bool write_termination_log(const Path& path, const FailedJob& job) {
+  const auto write = [path, text = failure_json(job, termination_message_max - 1) + "\n"] {
+    const Fd file{
+        ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NONBLOCK)};  // Kubernetes makes it; where it is missing, nothing reads it
+    return file && written_whole(file.get(), text);
+  };
+  return LogPlace{report_file_limit}.ask<bool>(write).has_value();
 }
 
 Result<void> write_error_file(const Path& path, std::string_view record) {
@@ -63,7 +67,7 @@ void write_refusal(const Path& termination_log, int exit_code, int returned, con
   job.returned = returned;
   job.cause = why;
   job.wall_ns = clock.wall_ns();
-  write_termination_log(termination_log, job);
+  (void)write_termination_log(termination_log, job);
 }
 
 int StartRefusal::operator()(int exit_code, const std::string& why) const {
@@ -209,7 +213,9 @@ int Reporter::finished(const Finish& finish, bool tells_all, const Ledger& ledge
   const bool failed_here = !job.deaths.empty() && job.deaths.front().node == node_;
   if (!finish.first_failure.empty()) log_.error(tells_all || failed_here ? box_report(job) : short_report(job));
   write_event(failure_json(job, 16 * termination_message_max));
-  write_termination_log(files_.termination_log, job);
+  if (!write_termination_log(files_.termination_log, job))
+    log_.warning(fmt::format("ELRUN_TERMINATION_LOG ({}) has not answered within {}: the root cause is missing there",
+                             files_.termination_log.native(), for_people(report_file_limit)));
   if (!files_.error_file.empty()) {
     WorkerDeath root;
     if (job.deaths.empty()) {
@@ -220,11 +226,11 @@ int Reporter::finished(const Finish& finish, bool tells_all, const Ledger& ledge
     } else {
       root = job.deaths.front();
     }
-    const auto written = LogPlace{error_file_limit}.ask<Result<void>>(
+    const auto written = LogPlace{report_file_limit}.ask<Result<void>>(
         [path = files_.error_file, record = error_record_of(root) + "\n"] { return write_error_file(path, record); });
     if (!written)
       log_.warning(fmt::format("TORCHELASTIC_ERROR_FILE ({}) has not answered within {}: the root cause is missing there",
-                               files_.error_file.native(), for_people(error_file_limit)));
+                               files_.error_file.native(), for_people(report_file_limit)));
     else if (!written->ok()) log_.warning(message(written->failure()));
   }
   return job.returned;

@@ -266,6 +266,20 @@ TEST_CASE("a worker dies while the leader is stuck in the removal of old checkpo
   CHECK(ended.state == undisturbed);
 }
 
+TEST_CASE("an agent whose termination log hangs ends, and says that the root cause is missing there", "[crashlab]") {
+  const Folder folder;
+  auto environment = hanging(folder / "away", 1);
+  environment["ELRUN_TERMINATION_LOG"] = folder / "away/termination-log";
+  const Ended ended = finish(*start("elrun", {"--no_python", "/bin/sh", "-c", "exit 3"}, environment));
+  INFO(ended.output);
+  CHECK(ended.code == 3);
+  CHECK(ended.says("ELRUN_TERMINATION_LOG (" +
+                   folder / "away/termination-log) has not answered within 1.0 s: the root cause is missing there"));
+  const Ended refused = finish(*start("elrun", {"--no_python", "no-such-program"}, environment));
+  INFO(refused.output);
+  CHECK(refused.code == 127);
+}
+
 TEST_CASE("an agent whose own error file hangs ends, and says that the root cause is missing there", "[crashlab]") {
   const Folder folder;
   auto environment = hanging(folder / "away", 1);

@@ -23,7 +23,8 @@ std::vector<std::string> places(const Variables& environment) {
   for (const std::string& place :
        {std::string{"/tmp"}, std::string{"/run"}, std::string{"/dev/shm"}, std::filesystem::current_path(error).string()})
     all.push_back(place);
-  std::erase_if(all, [](const std::string& place) { return place.empty() || place.size() > place_size_max; });
+  // A relative one is another place for a worker that changes its folder; and the XDG rules ignore it.
+  std::erase_if(all, [](const std::string& place) { return !place.starts_with('/') || place.size() > place_size_max; });
   return all;
 }
 
@@ -46,7 +47,9 @@ std::vector<Path> agent_directories(const Variables& environment) {
   std::vector<Path> all;
   std::vector<std::string> where = places(environment);
   // An agent makes its directory in the first that it can: with a place of its own it is in no other.
-  if (environment.contains("XDG_RUNTIME_DIR") && !where.empty() && ::access(where.front().c_str(), W_OK) == 0) where.resize(1);
+  if (const auto runtime = environment.find("XDG_RUNTIME_DIR");
+      runtime != environment.end() && !where.empty() && where.front() == runtime->second && ::access(where.front().c_str(), W_OK) == 0)
+    where.resize(1);
   for (const std::string& place : where) {
     std::error_code error;
     for (std::filesystem::directory_iterator entry{place, error}, end; !error && entry != end && all.size() < agent_directories_max;

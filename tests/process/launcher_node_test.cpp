@@ -182,6 +182,12 @@ TEST_CASE("what refuses a start is said where Kubernetes looks", "[launcher][pro
   CHECK_THAT(line["cause"].get<std::string>(), Catch::Matchers::Contains(refused.why));
 }
 
+TEST_CASE("a relative XDG_RUNTIME_DIR is no place for the agent's directory", "[launcher][process]") {
+  Job job{{.arguments = {"--no_python", "/bin/sh", "-c", "cd / && [ -S $ELRUN_SOCKET ]"}, .environment = {{"XDG_RUNTIME_DIR", "."}}}};
+  CHECK(job.wait() == 0);
+  INFO(job.output());
+}
+
 TEST_CASE("what refuses elrun store is said there, too", "[launcher][process]") {
   TemporaryDirectory directory;
   const std::string place = directory.path() + "/termination-log";

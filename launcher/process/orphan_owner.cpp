@@ -9,22 +9,23 @@
 
 namespace elrun::inline v0::launcher {
 
-OrphanOwner owner_in(std::string_view environment) {
+OrphanOwner owner_in(std::string_view environment, std::string_view socket) {
   const std::string rank_mark = std::string{local_rank_variable} + "=", socket_mark = std::string{socket_variable} + "=";
-  bool is_environment = false, is_marked = false;
+  bool is_environment = false, is_marked = false, is_of_other_agent = false;
+  std::optional<LocalRank> worker;
   while (!environment.empty()) {
     const std::string_view variable = environment.substr(0, environment.find('\0'));
     environment.remove_prefix(std::min(variable.size() + 1, environment.size()));
     const auto equals = variable.find('=');
     is_environment |= equals != variable.npos && equals > 0;
-    is_marked |= variable.starts_with(socket_mark);
+    if (variable.starts_with(socket_mark)) is_marked = true, is_of_other_agent = variable.substr(socket_mark.size()) != socket;
     if (!variable.starts_with(rank_mark)) continue;
+    is_marked = true;
     std::uint32_t rank = 0;
     const char* const end = variable.data() + variable.size();
-    if (std::from_chars(variable.data() + rank_mark.size(), end, rank).ptr == end) return {OrphanOwner::Kind::worker, LocalRank{rank}};
-    is_marked = true;
+    if (std::from_chars(variable.data() + rank_mark.size(), end, rank).ptr == end) worker = LocalRank{rank};
   }
-  if (is_marked) return {OrphanOwner::Kind::worker, {}};
+  if (is_marked) return {OrphanOwner::Kind::worker, is_of_other_agent ? std::nullopt : worker};
   return {is_environment ? OrphanOwner::Kind::unmarked : OrphanOwner::Kind::not_known, {}};
 }
 

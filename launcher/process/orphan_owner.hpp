@@ -22,8 +22,9 @@ struct OrphanOwner {
   std::optional<LocalRank> rank;  ///< Of a worker; none: its mark does not say which
   friend bool operator==(const OrphanOwner&, const OrphanOwner&) = default;
 };
-/// `environment`: as /proc/PID/environ has it.
-[[nodiscard]] OrphanOwner owner_in(std::string_view environment);
+/// `environment`: as /proc/PID/environ has it. `socket`: the agent's own, as its workers find it in theirs. With another one the process is of a job that a worker
+/// runs itself, and the rank is one of that job: it does not say which worker here.
+[[nodiscard]] OrphanOwner owner_in(std::string_view environment, std::string_view socket);
 /// Whether the process ends, or has ended and is not collected: its environment is gone. `stat`: as /proc/PID/stat has it.
 [[nodiscard]] bool ends_already(std::string_view stat);
 

@@ -37,9 +37,9 @@ std::string text_of(const std::string& path) {
   return text;
 }
 
-OrphanOwner owner_of(pid_t pid) {
+OrphanOwner owner_of(pid_t pid, const std::string& socket) {
   const std::string process = "/proc/" + std::to_string(pid);
-  if (const std::string environment = text_of(process + "/environ"); !environment.empty()) return owner_in(environment);
+  if (const std::string environment = text_of(process + "/environ"); !environment.empty()) return owner_in(environment, socket);
   return ends_already(text_of(process + "/stat")) ? OrphanOwner{OrphanOwner::Kind::ending, {}} : OrphanOwner{};
 }
 
@@ -52,8 +52,8 @@ void kill_descendants(pid_t pid) {
   }
 }
 
-Orphans::Orphans(boost::asio::io_context& loop, const Clock& clock, std::function<bool(pid_t)> is_known)
-    : clock_{clock}, is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
+Orphans::Orphans(boost::asio::io_context& loop, const Clock& clock, std::string socket, std::function<bool(pid_t)> is_known)
+    : clock_{clock}, socket_{std::move(socket)}, is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // refused by no kernel that elrun runs on; without it they go to process 1
   for (const pid_t pid : children_of(::getpid()))
     if (!is_known_(pid)) others_.insert(pid);
@@ -87,7 +87,7 @@ void Orphans::learn_owners(const std::vector<pid_t>& pids) {
   for (const pid_t pid : pids) {
     if (known_.contains(pid)) continue;
     fresh.push_back(pid);
-    calls.emplace_back([pid] { return owner_of(pid); });
+    calls.emplace_back([pid, socket = socket_] { return owner_of(pid, socket); });
   }
   if (fresh.empty()) return;
   const auto owners = answers_in_time(calls, owner_known_within);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
@@ -24,8 +25,8 @@ namespace elrun::inline v0::launcher {
 /// container it is that anyway. What has ended is collected at once, so that no zombie stays.
 class Orphans {
  public:
-  /// `is_known`: true for a child that other code collects (a worker, the guard).
-  Orphans(boost::asio::io_context& loop, const Clock& clock, std::function<bool(pid_t)> is_known);
+  /// `socket`: of the agent, as its workers find it in their environment. `is_known`: true for a child that other code collects (a worker, the guard).
+  Orphans(boost::asio::io_context& loop, const Clock& clock, std::string socket, std::function<bool(pid_t)> is_known);
   Orphans(const Orphans&) = delete;
   Orphans& operator=(const Orphans&) = delete;
 
@@ -47,6 +48,7 @@ class Orphans {
   [[nodiscard]] std::vector<pid_t> find();
   void learn_owners(const std::vector<pid_t>& pids);
   const Clock& clock_;
+  const std::string socket_;
   std::function<bool(pid_t)> is_known_;
   struct Known {
     OrphanOwner owner;

@@ -39,7 +39,7 @@ WorkerProcesses::WorkerProcesses(boost::asio::io_context& loop, const Guard& gua
       feed_{std::move(feed)},
       stack_tools_{loop, guard, clock, log, {setting_.agent.directory, setting_.agent.environment, setting_.agent.options.timeouts.stacks}},
       output_watch_{loop},
-      orphans_{loop, clock, [this](pid_t pid) { return is_known(pid); }},
+      orphans_{loop, clock, setting_.socket.string(), [this](pid_t pid) { return is_known(pid); }},
       exit_watch_{loop, [this](LocalRank worker) {
                     // Where all start again they wait for its end in any case: what it held, such as a port, is to be free by then.
                     const auto child = children_.find(worker);

@@ -263,6 +263,25 @@ TEST_CASE("workers that die one after the other, before they are back from the s
   CHECK_FALSE(job.says("of 1 restart used"));
 }
 
+TEST_CASE("what a job inside a worker has left behind is not taken for another worker's of the same local rank", "[pending]") {
+  const TemporaryDirectory here;
+  const std::string file = here.path() + "/pid";
+  // Worker 0 leaves a process that a job of its own would have left: with the local rank 1 of that job.
+  Held job{
+      "3",
+      "if [ $LOCAL_RANK = 0 ]; then ( ELRUN_LOCAL_RANK=1 ELRUN_SOCKET=/inner/agent.sock setsid sleep 4242 >/dev/null 2>&1 & echo $! >" +
+          file + " ); fi"};
+  (void)job.lose_one();  // worker 1
+  CHECK(job.says("nobody can say whether workers that live started these processes"));
+  pid_t left = 0;
+  std::ifstream{file} >> left;
+  REQUIRE(left > 1);
+  CHECK(::kill(left, 0) == 0);
+  for (const char* name : {"ten", "start", "twenty"}) job.go_on(name);
+  CHECK(job.state_at_end() == undisturbed());
+  ::kill(left, SIGKILL);  // had it not ended with the job
+}
+
 TEST_CASE("what a dead worker had started ends with its generation, also while the kernel still holds the worker", "[pending]") {
   Held job{"3", "setsid sleep 4242 & setsid sleep 4242 &"};
   const std::vector<pid_t> before = job.all_hold();

@@ -19,20 +19,26 @@ using Kind = OrphanOwner::Kind;
 using namespace std::string_literals;
 
 const std::string of_worker = "PATH=/bin\0ELRUN_SOCKET=/run/a\0ELRUN_LOCAL_RANK=3\0HOME=/\0"s;
+const std::string_view own_socket = "/run/a";
 const OrphanOwner worker_3{Kind::worker, LocalRank{3}}, a_worker{Kind::worker, {}}, unmarked{Kind::unmarked, {}}, not_known{};
 
 }  // namespace
 
 TEST_CASE("an orphan's environment tells whose it is", "[orphans]") {
-  CHECK(owner_in(of_worker) == worker_3);
-  CHECK(owner_in(of_worker.substr(0, of_worker.size() - 1)) == worker_3);
-  CHECK(owner_in("ELRUN_SOCKET=/run/a\0PATH=/bin\0"s) == a_worker);
-  CHECK(owner_in("ELRUN_LOCAL_RANK=x\0PATH=/bin\0"s) == a_worker);
-  CHECK(owner_in("PATH=/bin\0MY_ELRUN_LOCAL_RANK=3\0"s) == unmarked);
+  CHECK(owner_in(of_worker, own_socket) == worker_3);
+  CHECK(owner_in(of_worker.substr(0, of_worker.size() - 1), own_socket) == worker_3);
+  CHECK(owner_in("ELRUN_SOCKET=/run/a\0PATH=/bin\0"s, own_socket) == a_worker);
+  CHECK(owner_in("ELRUN_LOCAL_RANK=x\0PATH=/bin\0"s, own_socket) == a_worker);
+  CHECK(owner_in("PATH=/bin\0MY_ELRUN_LOCAL_RANK=3\0"s, own_socket) == unmarked);
+  CHECK(owner_in("ELRUN_LOCAL_RANK=3\0PATH=/bin\0"s, own_socket) == worker_3);
+  SECTION("a rank of a job that a worker runs itself is none of this one's") {
+    CHECK(owner_in(of_worker, "/run/outer") == a_worker);
+    CHECK(owner_in("ELRUN_LOCAL_RANK=3\0ELRUN_SOCKET=/run/ab\0"s, own_socket) == a_worker);
+  }
   SECTION("one that cannot be read, or was overwritten by a title, tells nothing") {
-    CHECK(owner_in({}) == not_known);
-    CHECK(owner_in(std::string(64, '\0')) == not_known);
-    CHECK(owner_in("er: reads data\0\0\0\0"s) == not_known);
+    CHECK(owner_in({}, own_socket) == not_known);
+    CHECK(owner_in(std::string(64, '\0'), own_socket) == not_known);
+    CHECK(owner_in("er: reads data\0\0\0\0"s, own_socket) == not_known);
   }
 }
 

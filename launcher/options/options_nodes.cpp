@@ -21,6 +21,10 @@ void OptionParser::parse_nodes() {
         fmt::format("{}: the least number of nodes is above the greatest; did you mean {}:{}?", given_.shown("nnodes"), *most, *least));
   out_.round.nodes_min = static_cast<std::uint32_t>(*least);
   out_.round.nodes_max = static_cast<std::uint32_t>(*most);
+  if (given_.flag("standalone") && *least == 1 && *most > 1) {  // torchrun takes it, and one node is within the range
+    out_.round.nodes_max = 1;
+    out_.notes.push_back(fmt::format("--standalone is one node: {} is taken as 1", given_.shown("nnodes")));
+  }
 }
 
 // One node, unless its surroundings know better. Alone in each pod of a job, all would train, and write, the same.

@@ -12,6 +12,11 @@ TEST_CASE("where the nodes meet", "[options]") {
     CHECK_FALSE(launch({"s"}).endpoint);
     CHECK_FALSE(launch({"--standalone", "--rdzv_id", "x", "--rdzv_endpoint", "h:1", "s"}).endpoint);
     CHECK(launch({"--standalone", "--rdzv_id", "x", "s"}).run == RunId{});
+    const LaunchOptions of_range = launch({"--standalone", "--nnodes", "1:4", "s"});
+    CHECK((of_range.round.nodes_min == 1 && of_range.round.nodes_max == 1));
+    CHECK_FALSE(of_range.endpoint);
+    CHECK_FALSE(of_range.notes.empty());
+    CHECK(launch({"--standalone", "--nnodes", "1:1", "s"}).notes.empty());
     CHECK(launch({"--rdzv_id", "x", "s"}).run == RunId{"x"});
     const LaunchOptions fixed = launch({"--master-port", "29511", "s"});
     CHECK(fixed.master_port == 29511);

@@ -88,7 +88,7 @@ TEST_CASE("workers are counted, or given", "[options]") {
 
 TEST_CASE("options that contradict each other have an exit code of their own", "[options]") {
   CHECK(refused({"-m", "--no_python", "s"}).exit_code == exit_code::contradiction);
-  CHECK(refused({"--standalone", "--nnodes", "2", "s"}).exit_code == exit_code::contradiction);
+  for (const char* nodes : {"2", "2:4"}) CHECK(refused({"--standalone", "--nnodes", nodes, "s"}).exit_code == exit_code::contradiction);
   const Usage nowhere = refused({"--nnodes", "2", "--rdzv_backend", "c10d", "s"});
   CHECK(nowhere.exit_code == exit_code::contradiction);
   CHECK(contains(nowhere.text, "--rdzv_endpoint HOST:PORT"));

@@ -1,11 +1,13 @@
 // Times, and access to the rendezvous: --rdzv_conf and what stands beside it.
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include <fmt/format.h>
 
 #include "launcher/options/option_parser.hpp"
 #include "launcher/options/option_values.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -24,6 +26,10 @@ constexpr std::array<std::string_view, 13> rdzv_conf_keys{"join_timeout",
                                                           "token_file",
                                                           "token"};
 
+// Of silence, until a node counts as lost. Its interval is bounded by itself, so that the product fits, and gRPC counts milliseconds in an int.
+constexpr Duration silence_max = std::chrono::hours{24};
+static_assert(silence_max / 1ms < std::numeric_limits<int>::max() && silence_max <= Duration::max() / 1000);
+
 constexpr Duration leaving = 5s;  // of the time between the signal and SIGKILL, for workers that have saved a checkpoint to end
 
 }  // namespace
@@ -33,6 +39,10 @@ void OptionParser::parse_times() {
   parse_rdzv_conf();
   parse_access();
   t.heartbeat_limit = t.heartbeat * heartbeats_missed_;
+  if (t.heartbeat_limit > silence_max)
+    problems_.value(fmt::format(
+        "--rdzv_conf keep_alive_interval, keep_alive_max_attempt: their product, after which a silent node is lost, is {}, above a day",
+        for_people(t.heartbeat_limit)));
   parse_stop_grace();
   // What depends on a time that was given follows it.
   t.drain = std::max(t.stop_grace - leaving, t.stop_grace * 5 / 6);
@@ -80,8 +90,11 @@ bool OptionParser::parse_conf_time(const std::string& key, const std::string& va
   else if (key == "timeout") time(t.join), out_.notes.push_back("--rdzv_conf timeout is taken as join_timeout");
   else if (key == "last_call_timeout") time(t.last_call);
   else if (key == "start_timeout") time(t.session);
-  else if (key == "keep_alive_interval") time(t.heartbeat);
-  else if (key == "coordinator_grace") time(t.coordinator_grace);
+  else if (key == "keep_alive_interval") {
+    time(t.heartbeat);
+    if (t.heartbeat > silence_max)
+      t.heartbeat = Timeouts{}.heartbeat, problems_.value(fmt::format("--rdzv_conf {}={}: must be a day (86400) at most", key, value));
+  } else if (key == "coordinator_grace") time(t.coordinator_grace);
   else if (key == "lease_ttl") time(t.lease);
   else if (key == "keep_alive_max_attempt") {
     if (const auto n = to_integer(value); n && *n >= 2 && *n <= 1000) heartbeats_missed_ = static_cast<int>(*n);

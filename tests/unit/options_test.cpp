@@ -115,6 +115,17 @@ TEST_CASE("times follow --rdzv_conf and --shutdown_timeout", "[options]") {
   CHECK(launch({"--rdzv_conf", "join_timeout=0.2", "s"}).timeouts.consistent());
 }
 
+TEST_CASE("a node is lost after a day of silence at most, and what asks for more is refused with that", "[options]") {
+  const auto why = [](const char* conf) { return refused({"--rdzv_conf", conf, "s"}).text; };
+  CHECK(contains(why("keep_alive_interval=31536000,keep_alive_max_attempt=1000"),
+                 "keep_alive_interval=31536000: must be a day (86400) at most"));
+  CHECK_FALSE(contains(why("keep_alive_interval=31536000,keep_alive_max_attempt=1000"), "twice"));
+  CHECK(contains(why("keep_alive_interval=86400,keep_alive_max_attempt=1000"), "above a day"));
+  const Timeouts longest = launch({"--rdzv_conf", "keep_alive_interval=8640,keep_alive_max_attempt=10", "s"}).timeouts;
+  CHECK(longest.heartbeat_limit == std::chrono::hours{24});
+  CHECK(longest.consistent());
+}
+
 TEST_CASE("a Job has all but 5 s of --shutdown_timeout to save a checkpoint, five sixths of a short one", "[options]") {
   const auto drain = [](const char* grace) {
     const Timeouts t = launch({"--shutdown_timeout", grace, "s"}).timeouts;

@@ -19,6 +19,7 @@
 #include "launcher/options/options.hpp"
 #include "launcher/process/child.hpp"
 #include "launcher/process/guard.hpp"
+#include "launcher/process/stacks.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
@@ -35,6 +36,7 @@ class StackTools {
     const Variables& environment;  ///< PATH says where the tools are.
     Duration limit{};              ///< After `take`, a worker's stacks are there within this, or given up.
   };
+  /// Looks the tools up (`find_stack_programs`), which takes 2.5 s at most.
   StackTools(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting);
   ~StackTools();
   StackTools(const StackTools&) = delete;
@@ -68,6 +70,7 @@ class StackTools {
   const Clock& clock_;
   const Log& log_;
   const Setting setting_;
+  const StackPrograms programs_;  // looked up at the start: when workers hang, a folder of PATH may hang with them
   boost::asio::steady_timer deadline_;
   std::deque<Waiting> waiting_;
   std::optional<Running> running_;

@@ -2,16 +2,23 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <functional>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "launcher/process/answers_in_time.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr Duration folder_answers_within = 500ms;
 constexpr std::size_t threads_max = 256;  // a program with more has said enough
 
 std::string first_line(const fs::path& path) {
@@ -52,16 +59,19 @@ void describe_tree(pid_t process, std::string& text, std::size_t& threads) {
     if (threads < threads_max) describe_tree(child, text, threads);
 }
 
-std::string found_on_path(const std::string& name, const Variables& environment) {
-  const auto path = environment.find("PATH");
-  std::string_view rest = path == environment.end() ? std::string_view{"/usr/bin:/bin"} : std::string_view{path->second};
-  while (!rest.empty()) {
-    const auto colon = rest.find(':');
-    const std::string file = fmt::format("{}/{}", rest.substr(0, colon), name);
-    if (file.front() == '/' && ::access(file.c_str(), X_OK) == 0) return file;
-    rest = colon == rest.npos ? std::string_view{} : rest.substr(colon + 1);
-  }
-  return {};
+using Found = std::array<bool, 3>;  // of the names below, whether a folder has it
+constexpr std::array<const char*, 3> names{"py-spy", "eu-stack", "gdb"};
+
+Found found_in(const std::string& folder) {
+  Found found{};
+  std::transform(names.begin(), names.end(), found.begin(),
+                 [&](const char* name) { return ::access(fmt::format("{}/{}", folder, name).c_str(), X_OK) == 0; });
+  return found;
+}
+
+std::string with_silent(std::string text, const std::vector<std::string>& silent) {
+  return silent.empty() ? std::move(text)
+                        : fmt::format("{} (of PATH, {} did not answer when this agent began)", text, fmt::join(silent, ":"));
 }
 
 }  // namespace
@@ -73,21 +83,46 @@ std::string thread_states(pid_t process) {
   return text;
 }
 
-StackSource stack_source(pid_t process, const Variables& environment) {
+StackPrograms find_stack_programs(const Variables& environment) {
+  const auto path = environment.find("PATH");
+  std::string_view rest = path == environment.end() ? std::string_view{"/usr/bin:/bin"} : std::string_view{path->second};
+  std::vector<std::string> folders;
+  std::vector<std::function<Found()>> calls;
+  while (!rest.empty()) {
+    const auto colon = rest.find(':');
+    if (rest.front() == '/') {
+      folders.emplace_back(rest.substr(0, colon));
+      calls.emplace_back([folder = folders.back()] { return found_in(folder); });
+    }
+    rest = colon == rest.npos ? std::string_view{} : rest.substr(colon + 1);
+  }
+  const auto answers = answers_in_time(calls, folder_answers_within);
+  StackPrograms programs;
+  const std::array<std::string*, 3> paths{&programs.py_spy, &programs.eu_stack, &programs.gdb};
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    if (!answers[i]) programs.silent.push_back(folders[i]);
+    for (std::size_t tool = 0; tool < names.size(); ++tool)
+      if (answers[i] && answers[i]->at(tool) && paths[tool]->empty()) *paths[tool] = fmt::format("{}/{}", folders[i], names[tool]);
+  }
+  return programs;
+}
+
+StackSource stack_source(pid_t process, const StackPrograms& programs) {
   std::error_code error;
   const std::string program = fs::read_symlink(fmt::format("/proc/{}/exe", process), error).filename().native();
   const std::string pid = std::to_string(process);
   if (program.starts_with("python")) {
-    if (std::string tool = found_on_path("py-spy", environment); !tool.empty())
-      return {{std::move(tool), "dump", "--nonblocking", "--pid", pid}, {}};
-    return {{}, "Python prints its threads' stacks when it gets SIGABRT, below; with py-spy on PATH they would be printed before"};
+    if (!programs.py_spy.empty()) return {{programs.py_spy, "dump", "--nonblocking", "--pid", pid}, {}};
+    return {{},
+            with_silent("Python prints its threads' stacks when it gets SIGABRT, below; with py-spy on PATH they would be printed before",
+                        programs.silent)};
   }
-  if (std::string tool = found_on_path("eu-stack", environment); !tool.empty()) return {{std::move(tool), "-p", pid}, {}};
-  if (std::string tool = found_on_path("gdb", environment); !tool.empty())
-    return {{std::move(tool), "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-p", pid, "-ex",
+  if (!programs.eu_stack.empty()) return {{programs.eu_stack, "-p", pid}, {}};
+  if (!programs.gdb.empty())
+    return {{programs.gdb, "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-p", pid, "-ex",
              "thread apply all backtrace 64"},
             {}};
-  return {{}, "its stacks are not known: no eu-stack or gdb on PATH"};
+  return {{}, with_silent("its stacks are not known: no eu-stack or gdb on PATH", programs.silent)};
 }
 
 Variables tool_environment(Variables environment) {

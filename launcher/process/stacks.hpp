@@ -19,9 +19,17 @@ struct StackSource {
   std::vector<std::string> tool;  ///< The command that prints them; argument 0 is its path. Empty: no tool is asked.
   std::string why_none;           ///< In words for the log, when no tool is asked.
 };
-/// For Python py-spy, where it is on PATH; else no tool, for Python tells its own stacks when it gets SIGABRT, and a debugger
+/// The paths of the tools; empty: not found.
+struct StackPrograms {
+  std::string py_spy, eu_stack, gdb;
+  std::vector<std::string> silent;  ///< Folders of PATH that did not answer.
+};
+/// Looks each folder of PATH up on another thread, 500 ms for each that does not answer. For the start of an agent: when workers hang, the storage that they hang on may have
+/// some of those folders.
+[[nodiscard]] StackPrograms find_stack_programs(const Variables& environment);
+/// For Python py-spy, where it was found; else no tool, for Python tells its own stacks when it gets SIGABRT, and a debugger
 /// that stops it before would keep it from that. For other programs eu-stack or gdb.
-[[nodiscard]] StackSource stack_source(pid_t process, const Variables& environment);
+[[nodiscard]] StackSource stack_source(pid_t process, const StackPrograms& programs);
 
 /// What a tool finds in its environment: nothing that is meant for the workers' Python, and no server of debug symbols, which
 /// it would wait for.

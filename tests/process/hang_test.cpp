@@ -74,6 +74,19 @@ TEST_CASE("a tool that floods its output is cut off, and eight workers end as so
   CHECK(job.output().size() < std::size_t{4} << 20);
 }
 
+TEST_CASE("a folder on PATH that does not answer holds up no end of a hung worker", "[hang]") {
+  const TemporaryDirectory folder, runtime;
+  Job job{{.arguments = with({source_path("tests/process/programs/hanging_folder.py"), folder.path(), program_path("elrun")},
+                             with(by_output, {"--no_python", "/bin/sleep", "1000"})),
+           .environment = {{"PATH", folder.path() + ":/usr/bin:/bin"}, {"XDG_RUNTIME_DIR", runtime.path()}, {"TMPDIR", runtime.path()}},
+           .program = "/usr/bin/python3"}};
+  const int code = job.wait(patience);
+  INFO(job.output());
+  if (job.says("SKIPPED")) return;
+  CHECK(code == 174);
+  CHECK(job.says("this is a hang"));
+}
+
 TEST_CASE("Python tells its own stacks, and no debugger stops it before that", "[hang]") {
   const HoldingGdb gdb;
   const std::vector<std::string> sleeps{"-m", "timeit", "-n", "1", "-r", "1", "import time; time.sleep(1000)"};

@@ -2,6 +2,7 @@
 /// \file Agent: the loop that feeds the supervisor, and does what it says.
 
 #include <elrun/result.hpp>
+#include <elrun/units.hpp>
 
 #include "launcher/options/environment.hpp"
 #include "launcher/options/options.hpp"
@@ -20,6 +21,7 @@ struct AgentSetting {
   Variables environment;
   Path directory;                      ///< Private to this agent; the guard or the caller removes it.
   std::vector<Cpus> cpus{};            ///< Of each worker, by local rank; empty: as the agent.
+  Duration exec_limit{};               ///< A worker's exec that has not returned within this has failed.
   std::uint64_t generation_floor = 0;  ///< Of a coordinator in this process: generations are counted on from it.
 };
 

@@ -83,7 +83,7 @@ int launch(const LaunchOptions& options, launcher::Variables environment, const 
         Guard::start(environment, [&](ByteSpan word) { send_death_notice(word, options.access, clock); });  // before any thread
     if (!guard) return refuse(exit_code::internal, message(guard.failure()));
     code = run_agent({options, std::get<Command>(std::move(command)), std::move(environment), guard->directory(), *std::move(cpus),
-                      generation_floor(options.checkpoint_root, limits, log)},
+                      limits.operation, generation_floor(options.checkpoint_root, limits, log)},
                      *guard, refuse, clock, lines);
     std::error_code ignored;
     std::filesystem::remove_all(guard->directory(), ignored);

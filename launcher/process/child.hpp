@@ -4,8 +4,8 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -13,30 +13,19 @@
 
 #include <elrun/units.hpp>
 
-#include "launcher/options/options.hpp"
 #include "launcher/process/guard.hpp"
-#include "launcher/process/numa.hpp"
+#include "launcher/process/spawner.hpp"
 #include "launcher/report/endings.hpp"
 
 namespace elrun::inline v0::launcher {
-
-/// What is executed: nothing of it is looked up any more.
-struct Execution {
-  std::string path;
-  std::vector<std::string> arguments;
-  Variables environment;
-  int out = -1, err = -1;  ///< Its standard output and error, borrowed until it is started; -1: it inherits them.
-  Cpus cpus{};             ///< Where it may run; empty: wherever the agent may.
-  int in = -1;             ///< Its standard input, borrowed as the others; -1: the agent's.
-};
 
 /// Lives on the loop. Its process is killed with its group by `release` or the destructor, and collected then, never
 /// before: until its group has been killed it stays a zombie, so that its number is not another's.
 class Child {
  public:
   /// Starts the process; `ended` is called on the loop, once, and may not destroy the child. A program that cannot be
-  /// executed is a child that ended with 126 or 127, as under a shell. Fails only when the system has no room for a
-  /// process.
+  /// executed is a child that ended with 126 or 127, as under a shell. So is one whose exec has not returned within `exec_limit`, for the storage of the program does not
+  /// answer; it is killed then, and `ended` is called whether it can end or not. Fails only when the system has no room for a process.
   static Result<std::unique_ptr<Child>> start(boost::asio::io_context& loop, const Guard& guard, const Execution& execution,
                                               std::function<void(Ending)> ended);
   ~Child();
@@ -44,7 +33,12 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
-  [[nodiscard]] int exec_error() const { return exec_error_; }  ///< errno of an exec that failed; 0: the program runs.
+  /// Why the program was not executed, in words, once `ended` is called; empty: it was.
+  [[nodiscard]] const std::string& never_ran() const { return never_ran_; }
+  /// The exec has not returned yet.
+  [[nodiscard]] bool is_executing() const { return exec_ != nullptr; }
+  /// `late` is called on the loop, once, when the exec has not returned in 5 s, with its limit.
+  void on_late_exec(std::function<void(Duration limit)> late) { exec_is_late_ = std::move(late); }
   /// `held` is called on the loop, once, when the process has ended and a debugger that traces it keeps its end from being
   /// told, for 2 s already: with the debugger's process number, 0 where that is not known.
   void on_held(std::function<void(pid_t tracer)> held) { held_ = std::move(held); }
@@ -56,7 +50,7 @@ class Child {
   [[nodiscard]] bool is_gone() const { return is_gone_; }
   /// `gone` is called on the loop, once, when it is gone, after `ended`; it may not destroy the child.
   void on_gone(std::function<void()> gone) { gone_ = std::move(gone); }
-  /// To the whole group.
+  /// To the whole group. While `is_executing`, SIGKILL in place of a signal that makes a process dump its core.
   void signal(int number) const;
   /// Kills the group. `ended` is not called any more, and the destructor waits for nobody: for a process that may hang in the
   /// kernel, when this process is about to end too.
@@ -65,16 +59,27 @@ class Child {
   bool end_within(Duration wait);
 
  private:
-  Child(boost::asio::io_context& loop, const Guard& guard, pid_t pid, int pidfd, int exec_error, std::function<void(Ending)> ended);
+  Child(boost::asio::io_context& loop, const Guard& guard, const Execution& execution, Spawned spawned, int pidfd,
+        std::function<void(Ending)> ended);
   void watch();
+  void learn_exec();
+  void exec_is_over(int error);
+  void look_at_exec(Duration after, Duration limit);
+  void give_up_exec(Duration limit);
+  [[nodiscard]] bool ends_within(Duration wait);
   void look_early();
   void tell(Ending ending);
   const Guard& guard_;
   pid_t pid_;
-  int exec_error_;
+  std::string path_, never_ran_;
   bool is_abandoned_ = false;
   boost::asio::posix::stream_descriptor watch_;
   boost::asio::steady_timer look_again_, early_look_;
+  std::shared_ptr<ExecState> exec_;  // none: the exec is over
+  boost::asio::posix::stream_descriptor exec_line_;
+  boost::asio::steady_timer exec_timer_;
+  bool exec_is_told_ = false;  // as late
+  std::function<void(Duration)> exec_is_late_;
   std::function<void(Ending)> ended_;  // none: it was called
   std::function<void()> gone_;
   std::function<void(pid_t)> held_;

@@ -108,16 +108,18 @@ Guard::~Guard() {
   ::waitpid(pid_, nullptr, WNOHANG);
 }
 
-void Guard::forget(pid_t group) const {
-  const std::int32_t packet = -group;
-  [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), &packet, sizeof packet, MSG_NOSIGNAL);
-}
+void Guard::forget(pid_t group) const { forget_in_guard(line_.get(), group); }
 
 void Guard::set_death_notice(ByteSpan death_notice) const {
   ELRUN_ASSERT(death_notice.size() <= death_notice_max);
   ByteVector packet(death_notice_header);
   packet.insert(packet.end(), death_notice.begin(), death_notice.end());
   [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void forget_in_guard(int line, pid_t group) noexcept {
+  const std::int32_t packet = -group;
+  [[maybe_unused]] const ssize_t ignored = ::send(line, &packet, sizeof packet, MSG_NOSIGNAL);
 }
 
 void register_with_guard(int line) noexcept {

@@ -50,6 +50,9 @@ class Guard {
   Path directory_;
 };
 
+/// The group has been killed: as `Guard::forget`, on another thread that may outlive the guard's object.
+void forget_in_guard(int line, pid_t group) noexcept;
+
 /// In the child of a vfork: tells the guard that this process leads a group. Async-signal-safe.
 void register_with_guard(int line) noexcept;
 

@@ -76,7 +76,9 @@ void WorkerProcesses::start(const Spawn& spawn) {
                             worker_environment(agent.environment, worker),
                             streams.out.get(),
                             streams.err.get(),
-                            agent.cpus.empty() ? Cpus{} : agent.cpus[rank.value()]};
+                            agent.cpus.empty() ? Cpus{} : agent.cpus[rank.value()],
+                            -1,
+                            agent.exec_limit};
   const CgroupCounts before = reporter_.counts();
   auto child = Child::start(loop_, guard_, execution, [this, rank](Ending ending) {
     output_->after_worker(rank,
@@ -89,13 +91,15 @@ void WorkerProcesses::start(const Spawn& spawn) {
     reporter_.not_started(rank, placed);
     return feed_(reporter_.ended(rank, {.exit_code = exit_code::cannot_execute}, clock_.wall_ns(), never_ran, {}));
   }
-  if (const int error = (*child)->exec_error(); error != 0)
-    log_.error(never_ran = message(from_errno(error, fmt::format("execute {}", execution.path))));
   reporter_.started(rank, placed, spawn.node_restarts, (*child)->pid(), before, error_file, output_->keeps_files());
   (*child)->on_held([this, rank](pid_t tracer) {
     log_.warning(fmt::format(
         "worker {} of this node has ended, but process {} (a debugger?) is attached to it: {} waits until that process detaches or ends",
         rank.value(), tracer, leaving_.contains(rank) ? "its successor" : "the job"));
+  });
+  (*child)->on_late_exec([this, rank, path = execution.path](Duration limit) {
+    log_.warning(fmt::format("worker {} of this node: the exec of {} has not returned yet; does its storage answer? It is waited for {}",
+                             rank.value(), path, for_people(limit)));
   });
   (*child)->on_gone([this, rank] { boost::asio::post(loop_, [this, rank] { is_gone(rank); }); });
   feed_(WorkerStarted{rank, (*child)->pid()});
@@ -115,7 +119,9 @@ void WorkerProcesses::tell_loss_of_directory() const {
 }
 
 void WorkerProcesses::ended(LocalRank worker, Ending ending, std::int64_t ended_ns) {
-  if (!children_.contains(worker) || !told_.insert(worker).second) return;  // it was given up
+  const auto child = children_.find(worker);
+  if (child == children_.end() || !told_.insert(worker).second) return;  // it was given up
+  if (const std::string& why = child->second->never_ran(); !why.empty()) log_.error(never_ran_[worker] = why);
   feed_(reporter_.ended(worker, ending, ended_ns, never_ran_[worker], output_->last_words(worker)));
 }
 
@@ -222,7 +228,11 @@ void WorkerProcesses::end_orphans(const Orphans::Fate& fate) {
 
 void WorkerProcesses::take_stacks(LocalRank worker) {
   const auto child = children_.find(worker);
-  if (child != children_.end()) stack_tools_.take(worker, child->second->pid());
+  if (child == children_.end()) return;
+  if (child->second->is_executing())  // it has the agent's own memory yet
+    return log_.error(fmt::format("worker {} of this node: the exec of {} has not returned; does its storage answer?", worker.value(),
+                                  setting_.agent.command.path));
+  stack_tools_.take(worker, child->second->pid());
 }
 
 bool WorkerProcesses::is_group(pid_t group) const {

@@ -34,6 +34,18 @@ Wait patient(Wait wait) {
   return wait < Wait{10000} ? wait : wait * factor;
 }
 
+/// Of all its threads: a process is a child of the thread that started it.
+std::vector<pid_t> children_of(pid_t process) {
+  std::vector<pid_t> children;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at{"/proc/" + std::to_string(process) + "/task", error}, end; !error && at != end;
+       at.increment(error)) {
+    std::ifstream file{at->path() / "children"};
+    for (pid_t child; file >> child;) children.push_back(child);
+  }
+  return children;
+}
+
 int milliseconds_until(Clock::time_point until) {
   const auto left = std::chrono::ceil<Wait>(until - Clock::now()).count();
   return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));
@@ -161,16 +173,14 @@ int Job::wait(Wait wait) {
 }
 
 std::vector<Watch> Job::children() const {
-  std::ifstream file{"/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children"};
   std::vector<Watch> watches;
-  for (pid_t child; file >> child;) watches.emplace_back(child);
+  for (const pid_t child : children_of(pid_)) watches.emplace_back(child);
   return watches;
 }
 
 std::vector<pid_t> Job::children_named(const std::string& name) const {
-  std::ifstream file{"/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children"};
   std::vector<pid_t> named;
-  for (pid_t child; file >> child;) {
+  for (const pid_t child : children_of(pid_)) {
     std::ifstream stat{"/proc/" + std::to_string(child) + "/stat"};  // "pid (name) state ..."
     std::string text;
     std::getline(stat, text);

@@ -1,0 +1,131 @@
+// A worker's program is on a storage that does not answer, so its exec does not return. Nobody but that worker waits for it.
+#include <fcntl.h>
+#include <sys/fanotify.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lib/base/fd.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/http.hpp"
+#include "tests/support/spawn.hpp"
+
+namespace elrun::test {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr Wait told_within{60000};  // only a failing test waits for so long
+
+/// A program whose exec does not return while this is there: fanotify asks this process for permission, which answers nothing.
+class HangingExec {
+ public:
+  /// None where this machine does not allow it: it needs root.
+  static std::optional<HangingExec> of(const std::string& program) {
+    Fd questions{::fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY)};
+    if (questions && ::fanotify_mark(questions.get(), FAN_MARK_ADD, FAN_OPEN_EXEC_PERM, AT_FDCWD, program.c_str()) == 0)
+      return HangingExec{std::move(questions)};
+    std::printf("SKIPPED: this machine lets no test decide about an exec\n");
+    return std::nullopt;
+  }
+
+ private:
+  explicit HangingExec(Fd questions) : questions_{std::move(questions)} {}
+  Fd questions_;
+};
+
+/// Two workers of a program that the test may have hang, with a health port.
+struct HungAgent {
+  explicit HungAgent(const std::string& seconds, const std::string& limit = "300", std::vector<std::string> options = {}) {
+    fs::copy_file("/bin/sleep", program());
+    exec = HangingExec::of(program());
+    if (!exec) return;
+    options.insert(options.end(), {"--nproc_per_node", "2", "--health_port", "127.0.0.1:0", "--no_python", program(), seconds});
+    job = std::make_unique<Job>(
+        Job::Setting{.arguments = std::move(options),
+                     .environment = {{"XDG_RUNTIME_DIR", folder.path()}, {"ELRUN_STORAGE_LIMIT", limit}, {"TMPDIR", folder.path()}}});
+    const auto line = job->line("health, status and metrics at http://", told_within);
+    REQUIRE(line);
+    port = static_cast<std::uint16_t>(std::stoul(line->substr(line->rfind(':') + 1)));
+    REQUIRE(job->line("generation 1: 1 node, 2 workers", told_within));
+  }
+  [[nodiscard]] std::string program() const { return folder.path() + "/program"; }
+  [[nodiscard]] bool answers() const { return http_get(port, "/livez").starts_with("HTTP/1.1 200 OK\r\n"); }
+  TemporaryDirectory folder;
+  std::optional<HangingExec> exec;
+  std::unique_ptr<Job> job;
+  std::uint16_t port = 0;
+};
+
+}  // namespace
+
+TEST_CASE("an agent whose workers' exec hangs answers, and SIGTERM ends it", "[hung_exec]") {
+  HungAgent agent{"1000"};
+  if (!agent.job) return;
+  CHECK(agent.answers());
+  CHECK(agent.job->line("worker 1 of this node: the exec of " + agent.program() + " has not returned yet; does its storage answer?",
+                        told_within));
+  CHECK(agent.answers());
+  const auto began = std::chrono::steady_clock::now();
+  agent.job->signal(SIGTERM);
+  CHECK(agent.job->wait(told_within) == 128 + SIGTERM);
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds{20});
+  INFO(agent.job->output());
+  for (const auto& left : fs::directory_iterator{agent.folder.path()}) CHECK_FALSE(left.path().filename().native().starts_with("elrun-"));
+}
+
+TEST_CASE("an exec that has not returned within ELRUN_STORAGE_LIMIT has failed, and the report says why", "[hung_exec]") {
+  HungAgent agent{"1000", "2"};
+  if (!agent.job) return;
+  CHECK(agent.answers());
+  CHECK(agent.job->wait(told_within) == 126);
+  INFO(agent.job->output());
+  CHECK(agent.job->says("the exec of " + agent.program() + " has not returned in 2.0 s: its storage does not answer"));
+}
+
+TEST_CASE("a worker whose exec hangs counts as hung after --hang_timeout, and no debugger is asked about it", "[hung_exec]") {
+  HungAgent agent{"1000", "300", {"--hang_timeout", "2", "--hang_on", "output", "--tee", "3"}};
+  if (!agent.job) return;
+  CHECK(agent.job->wait(told_within) == 174);
+  INFO(agent.job->output());
+  CHECK(agent.job->says("worker 0 of this node: the exec of " + agent.program() + " has not returned; does its storage answer?"));
+  CHECK_FALSE(agent.job->says("stacks of worker"));
+}
+
+TEST_CASE("workers run when the storage of their program answers again", "[hung_exec]") {
+  HungAgent agent{"0.1"};
+  if (!agent.job) return;
+  REQUIRE(agent.job->line("has not returned yet", told_within));
+  agent.exec.reset();
+  CHECK(agent.job->wait(told_within) == 0);
+  INFO(agent.job->output());
+}
+
+TEST_CASE("a program that cannot be executed after all is named, also when that took long", "[hung_exec]") {
+  HungAgent agent{"1000"};
+  if (!agent.job) return;
+  REQUIRE(agent.job->line("has not returned yet", told_within));
+  fs::resize_file(agent.program(), 0);
+  agent.exec.reset();
+  CHECK(agent.job->wait(told_within) == 126);
+  INFO(agent.job->output());
+  CHECK(agent.job->says("execute " + agent.program() + ": "));
+}
+
+TEST_CASE("an agent that is killed while an exec hangs leaves nothing behind", "[hung_exec]") {
+  HungAgent agent{"1000"};
+  if (!agent.job) return;
+  CHECK(agent.answers());
+  const std::vector<Watch> children = agent.job->children();
+  CHECK(children.size() == 3);  // the guard and two workers
+  agent.job->signal(SIGKILL);
+  CHECK(agent.job->wait(told_within) == 128 + SIGKILL);
+  for (const Watch& child : children) CHECK(child.ended(Wait{10000}));
+}
+
+}  // namespace elrun::test

@@ -61,6 +61,7 @@ class RankSaving {
     saves.save(step, only_step);
     saves.finish_copy();
   }
+  [[nodiscard]] Duration saves_told() const { return session_.saves_told; }
   [[nodiscard]] bool has_told_of_a_failure() const { return !session_.failed_saves.empty(); }
 
   FastClock clock;
@@ -134,6 +135,8 @@ TEST_CASE("a newer job that one rank hears of ends all at once, also where anoth
   job.both([&](RankSaving& rank) { at_the_end ? rank.saves.save_at_the_end(6, only_step) : rank.save(6); });
   CHECK(job.all_ended_by(Code::refused));
   CHECK(job.ranks[1 - hears]->has_told_of_a_failure() == (silence > Duration{0}));  // it was not waited for
+  // The other one has waited for its save, which is no step that is done again.
+  if (at_the_end && silence == Duration{0}) CHECK(job.ranks[1 - hears]->saves_told() > Duration{0});
   newer.saves.save(7, only_step);
   CHECK(newer.saves.saved_step() == 7);
 }

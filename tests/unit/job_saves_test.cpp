@@ -261,6 +261,8 @@ TEST_CASE("the final save is tried again until the storage heals; meanwhile this
   CHECK(member.said("all 7 steps are done, but try 1 of the final checkpoint failed"));
   CHECK(member.said("the final checkpoint is saved, at try 3"));
   CHECK(member.session.decided == 7);
+  CHECK(member.session.saves_told > 1s);  // the wait is no step that is done again
+  CHECK(member.session.saves_told <= member.clock.now() - Instant{});
   CHECK(member.session.ready_at.size() == 1);
   CHECK(member.saves.saved_step() == 7);
   const std::size_t lines = member.lines.size();

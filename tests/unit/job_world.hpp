@@ -116,7 +116,7 @@ class TestSession final : public Session {
     if (ended_.has_value()) call(*ended_);
     over_.push_back(std::move(call));
   }
-  void progress(const StepProgress& progress) override { decided = progress.decided.value(); }
+  void progress(const StepProgress& progress) override { decided = progress.decided.value(), saves_told += progress.times.saves; }
   Result<void> finished(Deadline) override { return has_finished = true, Result<void>{}; }
   bool is_leaving() const override { return leaves_at.has_value() && decided >= *leaves_at; }
   void ready_to_leave() override { ready_at.push_back(decided); }
@@ -147,6 +147,7 @@ class TestSession final : public Session {
   }
 
   std::uint64_t decided = 0;
+  Duration saves_told{};
   bool has_finished = false;
   std::optional<std::uint64_t> leaves_at;  // steps decided when it is asked to
   std::vector<std::uint64_t> ready_at;     // and when it said that it may

@@ -309,11 +309,13 @@ void JobSaves::look_at_fence(const Failure& said) {
 /// Others may have to wait for this rank meanwhile, and its agent sees that it is no hang.
 void JobSaves::wait_for_async(Duration time, std::uint64_t step) {
   async_.hurry();
-  const Instant until = host_.clock.now() + time;
+  Instant told = host_.clock.now();
+  const Instant until = told + time;
   while (async_.is_busy() && !async_.is_overdue() && host_.clock.now() < until) {
     if (const auto outcome = async_.hear(Deadline::after(host_.clock.now(), async_look))) take_note(*outcome);
     if (world_.over()) revoked(world_);
-    host_.session.progress({StepNumber{step}});
+    const Instant now = host_.clock.now();
+    host_.session.progress({.decided = StepNumber{step}, .times = {.saves = now - std::exchange(told, now)}});
   }
   hear();
 }

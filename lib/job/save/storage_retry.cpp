@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -79,11 +80,13 @@ std::optional<Duration> StorageRetry::pause_of_all(StorageWait& wait, const Fail
 }
 
 void StorageRetry::pause(Duration time, std::optional<std::uint64_t> done) {
-  const Instant until = host_.clock.now() + time;
-  for (Instant now = host_.clock.now(); now < until; now = host_.clock.now()) {
+  Instant told = host_.clock.now();
+  const Instant until = told + time;
+  for (Instant now = told; now < until; now = host_.clock.now()) {
     if (world_.over()) revoked(world_);
-    departure_.tell_agent();                                // others may still save it
-    if (done) host_.session.progress({StepNumber{*done}});  // this is no hang
+    departure_.tell_agent();  // others may still save it
+    if (done)                 // this is no hang
+      host_.session.progress({.decided = StepNumber{*done}, .times = {.saves = now - std::exchange(told, now)}});
     const Duration slice = std::min(until - now, look_every);
     if (host_.sleep) host_.sleep(slice);
     else std::this_thread::sleep_for(slice);

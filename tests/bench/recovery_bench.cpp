@@ -486,6 +486,7 @@ int main(int argc, char** argv) {
     nodes("node, end of stream", {.workers = 1, .zero = zero, .state_mb = large}, Loss::killed, "", 30);
     nodes("agent, killed", {.workers = 1, .zero = zero, .state_mb = large}, Loss::agent_killed, "", 30);
   }
+  processes({.agents = 2, .workers = 1, .starts_in = 5}, 10);
   processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = large, .slot_ms = 500, .slots = 2}, 10);
   processes({.agents = 1, .workers = 4, .starts_in = 5, .state_mb = large, .slot_ms = 200, .slots = 12}, 10);
   processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = 300, .trains = true, .slots = 2}, 10);

@@ -10,7 +10,7 @@ namespace elrun::inline v0 {
 /// Makes no context on any device, so it costs no memory there. The driver is loaded by the first call in a process (some 0.1 s).
 [[nodiscard]] DeviceFacts device_facts();
 
-/// ELRUN_DEVICE and CUDA_VISIBLE_DEVICES of this process. An empty ELRUN_DEVICE is as none.
+/// ELRUN_DEVICE, CUDA_VISIBLE_DEVICES and LOCAL_RANK of this process. An empty ELRUN_DEVICE is as none. `local_rank`: the session's, for a process without LOCAL_RANK.
 [[nodiscard]] DeviceWishes device_wishes(std::uint32_t local_rank);
 
 }  // namespace elrun::inline v0

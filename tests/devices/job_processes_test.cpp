@@ -71,6 +71,18 @@ TEST_CASE("each worker of a program for devices gets the one of its LOCAL_RANK, 
   CHECK(without[0].says("computes on the host"));
 }
 
+TEST_CASE("with --virtual_local_rank each worker sees one device, and computes on it", "[devices]") {
+  const TemporaryDirectory folder;
+  Job job{{.arguments = {"--nproc_per_node", "2", "--virtual_local_rank", "--no_python", test_program_path("job_worker")},
+           .environment = {{"FAKEGPU_DEVICES", "2"}, {"FAKEGPU_NCCL_DIR", folder.path()}}}};
+  const int code = job.wait(Wait{120000});
+  INFO(job.output());
+  CHECK(code == 0);
+  CHECK(job.says("computes on cuda:0"));
+  CHECK_FALSE(job.says("computes on cuda:1"));
+  CHECK(job.says("exchanged by NCCL"));  // which refuses two ranks on one device
+}
+
 TEST_CASE("a worker that is killed in the middle of an exchange by NCCL is replaced, and the bits stay", "[devices]") {
   Workers host{1, {{"ELRUN_DEVICE", "cpu"}}};
   const std::string hash = host.hash();

@@ -16,6 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr std::size_t box_width_max = 60;
+constexpr const char* unknown = "<N/A>";
 
 std::string local_time(std::int64_t wall_ns) {
   const std::time_t seconds = wall_time(wall_ns).seconds;
@@ -47,12 +48,12 @@ std::string block_of(const FailedJob& job, std::size_t index) {
   const WorkerDeath &death = job.deaths[index], &root = job.deaths.front();
   std::string text = fmt::format("[{}]:\n", index);
   const auto line = [&](std::string_view label, const std::string& value) { text += fmt::format("  {:<10}: {}\n", label, value); };
-  line("time", local_time(death.wall_ns));
-  line("host", indented(death.host));
+  line("time", death.wall_ns == 0 ? unknown : local_time(death.wall_ns));  // of one that lives its node saw no end
+  line("host", death.host.empty() ? unknown : indented(death.host));
   line("rank", fmt::format("{} (local_rank: {})", death.rank, death.local_rank));
   line("exitcode", fmt::format("{} (pid: {}) {}", death.signal != 0 ? -death.signal : death.exit_code, death.pid,
                                death.signal != 0 ? fmt::format("({})", signal_name(death.signal)) : ""));
-  line("error_file", death.error_file.empty() ? "<N/A>" : indented(death.error_file));
+  line("error_file", death.error_file.empty() ? unknown : indented(death.error_file));
   line("traceback", indented(explanation(death)));
   if (const std::string meaning = meaning_of(ending_of(death).code()); !death.evidence.empty() || !meaning.empty())
     line("meaning", indented(death.evidence.empty() ? meaning : death.evidence));
@@ -90,7 +91,7 @@ Json json_of(const FailedJob& job, std::size_t text_max) {
   json["pid"] = root.pid;
   if (root.signal != 0) json["signal"] = signal_name(root.signal);
   else json["worker_exit_code"] = root.exit_code;
-  json["failed_at"] = utc_time(root.wall_ns);
+  if (root.wall_ns != 0) json["failed_at"] = utc_time(root.wall_ns);
   if (!root.error.empty()) json["error"] = begin_of(root.error);
   if (!root.traceback.empty()) json["traceback"] = end_of(root.traceback);
   if (!root.last_lines.empty()) json["last_lines"] = end_of(root.last_lines);

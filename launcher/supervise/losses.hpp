@@ -16,15 +16,22 @@ namespace elrun::inline v0::launcher {
 
 constexpr std::size_t unreachable_why_max = 300;  ///< Bytes of why a peer cannot be reached.
 
+/// Why a worker of this node, which lives, cannot go on in its generation.
+struct LossReport {
+  std::uint32_t worker = 0;  ///< By local rank.
+  std::string why{};         ///< In its words.
+  bool own = false;          ///< A failure of its own, not the loss of a peer.
+};
+
 /// What workers of this node reported about peers that they lost in this generation.
 class LostPeers {
  public:
-  void clear() { first_why_.reset(), unreachable_.clear(); }
-  /// True the first time in a generation.
-  bool add(const std::string& why) {
-    if (first_why_) return false;
-    first_why_ = why;
-    return true;
+  void clear() { first_.reset(), unreachable_.clear(); }
+  /// True the first time in a generation. The first report is the reason, but a failure of a worker's own explains what its peers lost.
+  bool add(LossReport report) {
+    const bool is_first = !first_;
+    if (is_first || (report.own && !first_->own)) first_ = std::move(report);
+    return is_first;
   }
   /// True when `worker` has not said of a peer yet that it cannot be reached: the coordinator has to know.
   bool add_unreachable(PeerUnreachable peer) {
@@ -33,13 +40,14 @@ class LostPeers {
     unreachable_.push_back(std::move(peer));
     return true;
   }
-  [[nodiscard]] bool any() const { return first_why_.has_value(); }
-  [[nodiscard]] std::string why() const { return first_why_.value_or(""); }
+  [[nodiscard]] bool any() const { return first_.has_value(); }
+  /// The reason. Only where there is any.
+  [[nodiscard]] const LossReport& first() const { return *first_; }
   [[nodiscard]] const std::vector<PeerUnreachable>& unreachable() const { return unreachable_; }
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
-  std::optional<std::string> first_why_;  // in its words
+  std::optional<LossReport> first_;
   std::vector<PeerUnreachable> unreachable_;
 };
 

@@ -365,14 +365,17 @@ void Supervisor::on_tick() {
   if (is_over(Wait::join)) on_join_deadline();
 }
 
-// Two workers live but have lost their connection. Only a new generation connects them again.
+// Two workers live but have lost their connection, or one lives whose device's collective failed. Only a new generation connects them again.
 void Supervisor::on_broken_line() {
   deadlines_.clear(Wait::broken_line);
   if (phase_ != Phase::running || job_.is_over() || !line_.can_report()) return;  // else it is held
-  const std::string why = generation_.lost_peers().why();
-  auto failed = peer_connection_failed(workers_, generation_.last(), why);
+  const LossReport& report = generation_.lost_peers().first();
+  auto failed = living_worker_failed(workers_, generation_.last(), report);
   if (!failed) return;
-  say(Level::error, fmt::format("{} lost a peer that is not known to have died: {}", workers_.name(failed->local_rank), why));
+  const bool own = report.own && failed->local_rank == report.worker;
+  say(Level::error,
+      fmt::format("{} {}: {}", workers_.name(failed->local_rank),
+                  own ? "cannot go on in this generation, and lost no peer" : "lost a peer that is not known to have died", report.why));
   act(Send{*std::move(failed)});
 }
 

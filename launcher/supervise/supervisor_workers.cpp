@@ -25,7 +25,9 @@ namespace {
 
 constexpr Duration last_messages_timeout = 1s;  // of a worker that has ended: its connection ends with it, unless a child of its holds that
 constexpr Duration broken_line_most = 10s;      // well before workers give up waiting for the word that their generation is over
-constexpr Duration tell_starting_after = 10s;   // a start that takes longer is told to the coordinator
+constexpr Duration own_failure_most =
+    500ms;  // nobody need have died, but NCCL may call a peer's death an error of the system: whoever died is known by then
+constexpr Duration tell_starting_after = 10s;  // a start that takes longer is told to the coordinator
 
 }  // namespace
 
@@ -384,10 +386,11 @@ void Supervisor::on_worker_message(ConnectionId from, const GenerationOver& m) {
         lost.add_unreachable({m.generation, workers_.rank(*i), m.why.peer->value(), w.session.is_job, m.why.what}) && line_.can_report())
       act(Send{lost.unreachable().back()});
     // A worker that died or a node that fell silent is known by then, and is the better reason.
-    if (!deadlines_.is_set(Wait::broken_line))
-      deadlines_.set(Wait::broken_line,
-                     now_ + std::min(options_.timeouts.heartbeat_limit + options_.timeouts.reconnect_grace, broken_line_most));
-    if (lost.add(m.why.what)) join_as_broken();
+    const Duration known_within =
+        m.own ? own_failure_most : std::min(options_.timeouts.heartbeat_limit + options_.timeouts.reconnect_grace, broken_line_most);
+    if (const auto& at = deadlines_.at(Wait::broken_line); !at || now_ + known_within < *at)
+      deadlines_.set(Wait::broken_line, now_ + known_within);
+    if (lost.add({static_cast<std::uint32_t>(*i), m.why.what, m.own})) join_as_broken();
     return;
   }
   if (phase_ != Phase::stopping || m.why.code != Code::generation_over || !w.life.stays()) return;

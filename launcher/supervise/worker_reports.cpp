@@ -28,14 +28,26 @@ WorkerFailed worker_failed(const NodeWorkers& workers, std::size_t worker, Gener
   return failed;
 }
 
-std::optional<WorkerFailed> peer_connection_failed(const NodeWorkers& workers, Generation generation, const std::string& why) {
-  for (std::size_t i = 0; i < workers.size(); ++i)
-    if (workers[i].peer_loss != PeerLoss::none && !workers[i].ending)
-      return WorkerFailed{generation, static_cast<std::uint32_t>(i),
-                          1,          fmt::format("the loss of a peer that is not known to have died ({:.500})", why),
-                          true,       {},
-                          {},         workers.rank(i)};
-  return std::nullopt;
+std::optional<WorkerFailed> living_worker_failed(const NodeWorkers& workers, Generation generation, const LossReport& report) {
+  const auto lost = [&](std::size_t i) { return i < workers.size() && workers[i].peer_loss != PeerLoss::none && !workers[i].ending; };
+  std::size_t worker = report.worker;
+  if (!lost(worker))  // it has ended since
+    for (worker = 0; worker < workers.size() && !lost(worker);) ++worker;
+  if (worker == workers.size()) return std::nullopt;
+  const bool own = report.own && worker == report.worker;
+  WorkerFailed failed{
+      generation,
+      static_cast<std::uint32_t>(worker),
+      1,
+      fmt::format("{} ({:.500})",
+                  own ? "a failure of its own, which its process outlived" : "the loss of a peer that is not known to have died",
+                  report.why),
+      true,
+      {},
+      {},
+      workers.rank(worker)};
+  failed.death.pid = workers[worker].pid, failed.death.exit_code = failed.exit_code, failed.death.evidence = failed.what;
+  return failed;
 }
 
 bool all_ended_well(const NodeView& view) {

@@ -8,6 +8,7 @@
 
 #include "launcher/supervise/coordinator_line.hpp"
 #include "launcher/supervise/job_progress.hpp"
+#include "launcher/supervise/losses.hpp"
 #include "launcher/supervise/node_generation.hpp"
 #include "launcher/supervise/node_workers.hpp"
 #include "rendezvous/messages.hpp"
@@ -31,8 +32,8 @@ struct NodeView {
 /// that failed before that, and that elrun's signal ended before it could exit, counts as ended with code 1, Python's for an exception.
 [[nodiscard]] WorkerFailed worker_failed(const NodeWorkers& workers, std::size_t worker, Generation generation, Instant now,
                                          std::optional<Instant> stopped_at);
-/// The first worker here that lost a peer which lives as far as anybody knows. None: no worker of this node lives that lost one.
-[[nodiscard]] std::optional<WorkerFailed> peer_connection_failed(const NodeWorkers& workers, Generation generation, const std::string& why);
+/// The worker of `report`, which lives and cannot go on; where it has ended since, the first that lost a peer and lives. None: no worker of this node does.
+[[nodiscard]] std::optional<WorkerFailed> living_worker_failed(const NodeWorkers& workers, Generation generation, const LossReport& report);
 /// Whether all that are in the world ended well, or in whatever way once the job was over.
 [[nodiscard]] bool all_ended_well(const NodeView& view);
 /// All workers of the world have ended well.

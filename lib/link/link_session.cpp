@@ -99,8 +99,10 @@ class Link {
   void progress(const StepProgress& p) { post(StepDecided{place().membership.generation, p.decided.value(), p.steps, p.loss, p.times}); }
   void cannot_go_on(Failure why) {
     const bool unreachable = why.code == Code::unreachable && why.peer;
+    const bool own = !why.peer && (why.code == Code::io || why.code == Code::internal || why.code == Code::exhausted ||
+                                   why.code == Code::invalid_argument);
     why.code = Code::peer_lost;  // the one word for all of these that earlier agents know
-    post(GenerationOver{place().membership.generation, std::move(why), {}, unreachable});
+    post(GenerationOver{place().membership.generation, std::move(why), {}, unreachable, own});
   }
   void returns_within(Duration time) { returns_within_.store(time.count(), std::memory_order_relaxed); }
 

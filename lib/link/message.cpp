@@ -328,6 +328,7 @@ void fields(C& c, M& m) {
   fields(c, m.why);
   c.appended([&] { duration(c, m.returns_within); });
   c.appended([&] { c.flag(m.unreachable); });
+  c.appended([&] { c.flag(m.own); });
 }
 template <class C, Is<Returned> M>
 void fields(C& c, M& m) {

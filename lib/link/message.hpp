@@ -70,6 +70,7 @@ struct GenerationOver {
   Failure why;
   Duration returns_within{0};  ///< Of an acknowledgement: the program may need this long to come back from its own code.
   bool unreachable = false;    ///< With `peer_lost`: no packet of `why.peer` comes any more, or no connection to it; it may live.
+  bool own = false;            ///< With `peer_lost`: the failure is of this worker's own device, or of a library there. No peer is lost.
 };
 /// Worker to agent: the program has taken its place in this generation.
 struct Returned {

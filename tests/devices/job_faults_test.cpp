@@ -101,6 +101,22 @@ TEST_CASE("a call of NCCL that fails ends the generation with its reason, and bo
   }
 }
 
+TEST_CASE("a call of NCCL that fails on one rank is that rank's failure, and no death is waited for", "[devices]") {
+  for (const std::string rank : {"0", "2"}) {
+    const TemporaryDirectory folder;
+    Job job{{.arguments = {"--nproc_per_node", "3", "--max_restarts", "0", "--no_python", test_program_path("job_worker"), "once",
+                           "FAKEGPU_NCCL_FAIL_AT=14", folder.path() + "/had", rank},
+             .environment = {{"FAKEGPU_DEVICES", "3"}, {"FAKEGPU_NCCL_DIR", folder.path()}}}};
+    CHECK(job.wait(Wait{120000}) == 1);
+    INFO(job.output());
+    CHECK(job.says("error: rank " + rank + " ("));
+    CHECK(job.says("cannot go on in this generation, and lost no peer"));
+    CHECK(job.says("  rank      : " + rank + " (local_rank: " + rank + ")"));
+    CHECK_FALSE(job.says("1970"));
+    CHECK_FALSE(job.says("recovery: detect 5."));  // s, by which a silent node is known
+  }
+}
+
 TEST_CASE("a kernel that never ends is a hang for the agent, which starts the workers again", "[devices]") {
   const Ended ended = run_with("FAKEGPU_FAULTS=stuck:9", {"--hang_timeout", "2"});
   INFO(ended.output);

@@ -8,13 +8,21 @@ using namespace elrun::launcher;
 TEST_CASE("the first lost peer of a generation gives the reason", "[losses]") {
   LostPeers lost;
   CHECK_FALSE(lost.any());
-  CHECK(lost.add("rank 1 is gone"));
-  CHECK_FALSE(lost.add("rank 2 is gone"));
-  CHECK(lost.why() == "rank 1 is gone");
+  CHECK(lost.add({0, "rank 1 is gone"}));
+  CHECK_FALSE(lost.add({3, "rank 2 is gone"}));
+  CHECK((lost.first().worker == 0 && lost.first().why == "rank 1 is gone"));
   lost.clear();
   CHECK_FALSE(lost.any());
-  CHECK(lost.add(""));
+  CHECK(lost.add({}));
   CHECK(lost.any());
+}
+
+TEST_CASE("a worker's own failure is the reason, whoever lost a peer before", "[losses]") {
+  LostPeers lost;
+  CHECK(lost.add({0, "rank 2 is gone"}));
+  CHECK_FALSE(lost.add({2, "NCCL failed", true}));
+  CHECK_FALSE(lost.add({1, "NCCL failed here, too", true}));
+  CHECK((lost.first().worker == 2 && lost.first().why == "NCCL failed" && lost.first().own));
 }
 
 TEST_CASE("each worker names one peer that it cannot reach, in bounded words", "[losses]") {

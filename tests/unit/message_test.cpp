@@ -81,7 +81,7 @@ Message any_message(Rng& rng) {
                          rng.chance(0.5) ? std::optional{static_cast<float>(rng.next()) / 7} : std::nullopt,
                          {Duration{rng.next()}, Duration{rng.next()}, Duration{rng.next()}, Duration{rng.next()}, Duration{rng.next()}}};
     case 5: return JobOver{any_generation(rng)};
-    case 6: return GenerationOver{any_generation(rng), any_failure(rng), Duration{rng.next()}};
+    case 6: return GenerationOver{any_generation(rng), any_failure(rng), Duration{rng.next()}, rng.chance(0.5), rng.chance(0.5)};
     case 9: return PrepareToLeave{any_generation(rng)};
     case 10: return Returned{any_generation(rng)};
     case 11: return ReadyForPlace{any_generation(rng)};

@@ -26,7 +26,7 @@ TEST_CASE("nothing of a generation is left in the next one", "[generation]") {
   generation.fail_here();
   CHECK(generation.decide(7));
   CHECK_FALSE(generation.decide(7));  // another worker of this node said so already
-  (void)generation.lost_peers().add("rank 3 is gone");
+  (void)generation.lost_peers().add({0, "rank 3 is gone"});
   CHECK(generation.begin(world(2, 2, 4), now + 5s).generation.number == 1);
   CHECK(generation.before().number == 1);
   CHECK_FALSE(generation.failed_here());

@@ -385,6 +385,25 @@ TEST_CASE("two workers that lost each other and live are connected again by a ne
   }
 }
 
+TEST_CASE("a worker whose own device failed is named at once, and no loss of its peers stands for it", "[supervisor][stay]") {
+  Node node = running();
+  const Failure why{Code::peer_lost, Remedy::rejoin, "rank 1 is gone"}, failed{Code::peer_lost, Remedy::abort_group, "NCCL failed"};
+  const bool is_first = GENERATE(true, false);
+  if (!is_first) CHECK(node.tell(10, GenerationOver{generation(1), why}).empty());
+  CHECK(node.tell(11, GenerationOver{generation(1), failed, {}, false, true}).empty());
+  if (is_first) CHECK(node.tell(10, GenerationOver{generation(1), why}).empty());
+  SECTION("nobody died") {
+    CHECK(node.wait(500ms - 1ns).empty());
+    CHECK(node.wait(1ns) == Words{"failed 1 1 job"});
+    CHECK(node.said.find("NCCL failed") != node.said.npos);
+    CHECK(node.wait(Timeouts{}.heartbeat_limit + Timeouts{}.reconnect_grace).empty());  // once
+  }
+  SECTION("a death is the better reason") {
+    node.hear(Revoke{generation(1), revoked});
+    CHECK(node.wake_at() == node.now + revocation);
+  }
+}
+
 TEST_CASE("a worker cannot reach a peer: the coordinator is told at once, and again by whoever did not hear it", "[supervisor][stay]") {
   Node node = running();
   const Message unreachable =

@@ -110,13 +110,21 @@ TEST_CASE("a worker that failed before elrun's signal ended it counts as ended w
   CHECK(by_itself.what == "signal 15 (SIGTERM): RuntimeError: no such device");
 }
 
-TEST_CASE("a lost connection is told of the first worker that lives and lost a peer", "[reports]") {
+TEST_CASE("a worker that lives and cannot go on is told of by its report, or else the first that lost a peer", "[reports]") {
   Told node;
-  CHECK_FALSE(peer_connection_failed(node.workers, {1, {}}, "gone"));
-  node.workers[1].peer_loss = PeerLoss::said;
-  CHECK(peer_connection_failed(node.workers, {1, {}}, "gone")->rank == 3u);
+  const LossReport gone{1, "gone"}, own{1, "NCCL failed", true};
+  CHECK_FALSE(living_worker_failed(node.workers, {1, {}}, gone));
+  node.workers[0].peer_loss = node.workers[1].peer_loss = PeerLoss::said;
+  node.workers[1].pid = 77;
+  const auto lost = living_worker_failed(node.workers, {1, {}}, gone);
+  CHECK((lost->local_rank == 1 && lost->rank == 3u && lost->death.pid == 77));
+  CHECK(lost->what == "the loss of a peer that is not known to have died (gone)");
+  CHECK(living_worker_failed(node.workers, {1, {}}, own)->what == "a failure of its own, which its process outlived (NCCL failed)");
   node.ends(1, {.exit_code = 3});
-  CHECK_FALSE(peer_connection_failed(node.workers, {1, {}}, "gone"));
+  CHECK(living_worker_failed(node.workers, {1, {}}, own)->rank == 2u);
+  CHECK(living_worker_failed(node.workers, {1, {}}, own)->what == "the loss of a peer that is not known to have died (NCCL failed)");
+  node.ends(0, {.exit_code = 3});
+  CHECK_FALSE(living_worker_failed(node.workers, {1, {}}, gone));
 }
 
 TEST_CASE("all ended well when each ended with 0, or in whatever way once the job was over", "[reports]") {

@@ -2,7 +2,7 @@
 //
 //   job_worker                        written for devices
 //   job_worker host                   it does not say so
-//   job_worker once NAME=VALUE FILE   the first process that makes FILE begins anew with this in its environment: one worker's fault, once
+//   job_worker once NAME=VALUE FILE [RANK]   the first process that makes FILE begins anew with this in its environment: one worker's fault, once. RANK: that of this LOCAL_RANK
 
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
@@ -49,7 +49,9 @@ void train(elrun::Job& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::strcmp(argv[1], "once") == 0) {
+  const char* const local_rank = std::getenv("LOCAL_RANK");
+  const bool is_meant = argc == 4 || (argc == 5 && local_rank != nullptr && std::strcmp(argv[4], local_rank) == 0);
+  if (is_meant && std::strcmp(argv[1], "once") == 0) {
     const int file = open(argv[3], O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file >= 0) {  // the fakes read their environment when they are loaded
       char* const arguments[] = {argv[0], nullptr};

@@ -200,8 +200,8 @@ void Fingerprint::add(const launcher::CoordinatorLine& line) {
 }
 
 void Fingerprint::add(const launcher::LostPeers& lost) {
-  const auto& [first_why, unreachable] = lost;
-  all(first_why.has_value(), unreachable);
+  const auto& [first, unreachable] = lost;
+  all(first.has_value(), first ? first->worker : 0, first && first->own, unreachable);
 }
 
 void Fingerprint::add(const launcher::RecoveryTime& recovery) {

@@ -96,6 +96,7 @@ TEST_CASE("gpt on devices saves while it trains, and the host goes on from what 
   };
   Environment slow = four_devices;
   slow["FAKEGPU_FAULTS"] = "slow_copies:150";  // those of the state last longer than a step
+  slow["FAKEGPU_CONTEXTS"] = "1";              // no worker touches another one's device
   const Ended begun = run("elrun", on_devices({"--standalone", "--nproc_per_node", workers}, saves(2)), slow);
   const Ended ended = run("gpt", saves(3), {{"ELRUN_DEVICE", "cpu"}});
   INFO(begun.output << ended.output);

@@ -39,6 +39,8 @@ class HostFragments {
   /// One of them, to where it has room, beside what the memory's stream does, which must not change it meanwhile. It sees what was done when it was called. Any thread.
   void read_beside(std::size_t fragment, std::span<std::byte> to) const { memory_->read_beside(fragments_[fragment].bytes, to); }
   [[nodiscard]] const std::vector<Fragment>& fragments() const { return fragments_; }
+  /// Of the memory; the host for none.
+  [[nodiscard]] Device device() const { return memory_ == nullptr ? Device{} : memory_->device(); }
   /// They are the state itself.
   [[nodiscard]] bool on_host() const { return memory_->device().kind == DeviceKind::host; }
   /// Into the memory.

@@ -9,6 +9,7 @@
 #include "lib/base/failure.hpp"
 #include "lib/base/planted.hpp"
 #include "lib/base/words.hpp"
+#include "lib/device/current_device.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -75,6 +76,7 @@ Result<void> Staging::begin(const SlotRecord& record, const SlotLayout& layout, 
   under_way_ = UnderWay{noted_save(record), record.rank, clock_.now()};
   const auto copy = [this, data, layout, state, rank = record.rank] {
     try {
+      keep_current(state.device());  // the thread has device 0, another worker's, and each fragment would put it back
       for (std::size_t i = 0; i < layout.fragments.size(); ++i)
         state.read_beside(i, data.subspan(layout.fragments[i].offset, layout.fragments[i].bytes));
     } catch (const Error& error) {  // of the device

@@ -83,6 +83,7 @@ cudaError_t cudaSetDevice(int device) {
   if (const cudaError_t why = refused(); why != cudaSuccess) return finish(why);
   if (!is_device(device)) return finish(cudaErrorInvalidDevice);
   this_thread().device = device;
+  note_context(device);  // since CUDA 12
   return cudaSuccess;
 }
 

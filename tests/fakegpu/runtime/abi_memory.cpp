@@ -11,6 +11,7 @@ cudaError_t allocate(Runtime& r, MemoryKind kind, void** p, std::size_t bytes) {
   if (p == nullptr) return cudaErrorInvalidValue;
   *p = nullptr;
   if (bytes == 0) return cudaSuccess;
+  note_context(this_thread().device);
   if (kind == MemoryKind::device ? r.faults.next_malloc() : r.faults.next_pinned()) return cudaErrorMemoryAllocation;
   const Allocation* const a = r.memory.allocate(kind, this_thread().device, bytes);
   if (a == nullptr) return cudaErrorMemoryAllocation;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <bit>
 
 #include "tests/fakegpu/runtime/fault_handler.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
@@ -60,6 +61,14 @@ cudaError_t refused() {
     case Faults::Driver::old: return cudaErrorInsufficientDriver;
   }
   return cudaErrorUnknown;
+}
+
+void note_context(int device) {
+  static std::atomic<std::uint32_t> made{0};
+  const std::uint32_t bit = 1u << device, before = made.fetch_or(bit);
+  if ((before & bit) == 0 && std::popcount(before | bit) > settings().contexts)
+    report("a context is made on device " + std::to_string(device) + ", and FAKEGPU_CONTEXTS allows " +
+           std::to_string(settings().contexts) + " per process");
 }
 
 cudaError_t finish(cudaError_t error) {

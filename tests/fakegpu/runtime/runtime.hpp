@@ -61,6 +61,8 @@ class Runtime {
 
 /// Why no call can succeed here at all: no driver, a forked child, a host function. cudaSuccess otherwise.
 [[nodiscard]] cudaError_t refused();
+/// This process has a context on `device` from now on, which takes memory there and stays.
+void note_context(int device);
 /// Keeps the error for cudaGetLastError.
 cudaError_t finish(cudaError_t error);
 

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,14 +25,16 @@ struct Ended {
   std::string output, state;
   [[nodiscard]] bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
 };
-Ended run_with(const std::string& fault, const Words& options = {}) {
+Ended run_with(const std::string& fault, const Words& options = {}, const std::map<std::string, std::string>& more = {}) {
   const TemporaryDirectory folder;
   Words arguments{"--nproc_per_node", "2", "--max_restarts", "3"};
   arguments.insert(arguments.end(), options.begin(), options.end());
   for (const std::string& word :
        {std::string{"--no_python"}, test_program_path("job_worker"), std::string{"once"}, fault, folder.path() + "/had"})
     arguments.push_back(word);
-  Job job{{.arguments = arguments, .environment = {{"FAKEGPU_DEVICES", "2"}, {"FAKEGPU_NCCL_DIR", folder.path()}}}};
+  std::map<std::string, std::string> environment{{"FAKEGPU_DEVICES", "2"}, {"FAKEGPU_NCCL_DIR", folder.path()}};
+  environment.insert(more.begin(), more.end());
+  Job job{{.arguments = arguments, .environment = environment}};
   Ended ended;
   ended.code = job.wait(Wait{120000});
   ended.output = job.output();
@@ -49,11 +52,12 @@ std::string state_on_host() {
 }
 
 /// `kind`:1, :2, ... until the job does not come to that number. How many there were.
-int for_each_number(const std::string& kind, int stride, const std::string& state, const Words& says) {
+int for_each_number(const std::string& kind, int stride, const std::string& state, const Words& says,
+                    const std::map<std::string, std::string>& more = {}) {
   int number = 1, count = 0;
   for (;; number += stride, ++count) {
     const std::string fault = kind + std::to_string(number);
-    const Ended ended = run_with(fault);
+    const Ended ended = run_with(fault, {}, more);
     INFO(fault << '\n' << ended.output);
     REQUIRE(ended.code == 0);
     CHECK(ended.state == state);
@@ -83,7 +87,9 @@ TEST_CASE("a launch or an allocation that fails, at any number, costs a restart,
 
 TEST_CASE("a device that is lost at any kernel is left with its process", "[devices]") {
   const std::string state = state_on_host();
-  CHECK(for_each_number("FAKEGPU_FAULTS=sticky:", full() ? 1 : 5, state, {"elrun: internal: rank ", " of generation 1@", "; exit"}) >= 3);
+  for (const char* quiet : {"0", "1"})  // whether cudaSetDevice and cudaGetDevice succeed there
+    CHECK(for_each_number("FAKEGPU_FAULTS=sticky:", full() ? 1 : 5, state, {"elrun: internal: rank ", " of generation 1@", "; exit"},
+                          {{"FAKEGPU_LOST_IS_QUIET", quiet}}) >= 3);
   CHECK(for_each_number("FAKEGPU_NCCL_KILL_AT=", full() ? 1 : 6, state, {"ended by signal 9"}) >= 2);
 }
 

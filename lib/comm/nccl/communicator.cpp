@@ -221,6 +221,12 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   }
 
   void issue(const std::shared_ptr<Request>& request) {
+    issuing_ = request;
+    give_to_nccl(request);
+    issuing_ = nullptr;
+  }
+
+  void give_to_nccl(const std::shared_ptr<Request>& request) {
     const auto number = life_.begin_call(request->name, clock_.now(), request->limit);
     if (!number.ok()) return mailbox_.issued(*request, number.failure());
     ncclResult_t first = nccl_.group_start();
@@ -264,7 +270,10 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     if (comm == nullptr) return mailbox_.abort_returned();
     try {
       helper_ = quiet_thread([self = shared_from_this(), comm] {
-        keep_current(self->group_.place.device);
+        try {
+          keep_current(self->group_.place.device);
+        } catch (const Error&) {  // a device that is lost may say so here. The communicator is to be aborted all the same
+        }
         (void)self->nccl_.comm_abort(comm);  // whatever it says, the communicator is gone
         self->mailbox_.abort_returned();
       });
@@ -291,6 +300,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
 
   /// All that was begun fails, and all that will be.
   void fail_with(Failure why, bool closed_well = false) {
+    if (helper_.joinable()) helper_.detach();  // it holds this object
     why.rank = group_.place.me.rank;
     why.generation = group_.place.me.generation;
     if (life_.state() == CommunicatorState::stuck)
@@ -298,6 +308,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     for (const Running& each : running_) each.promise.end(why);
     running_.clear();
     for (const auto& each : failed_in_issue_) mailbox_.issued(*each, why);
+    if (issuing_) mailbox_.issued(*issuing_, why);  // left half way by an exception
     mailbox_.end(why, closed_well);
   }
 
@@ -312,6 +323,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   CommunicatorLife life_;
   ncclComm_t comm_ = nullptr;
   std::vector<Running> running_;
+  std::shared_ptr<Request> issuing_;
   std::vector<std::shared_ptr<Request>> failed_in_issue_;
   std::vector<OwnedEvent> spare_events_;
   bool reported_made_ = false;

@@ -79,7 +79,11 @@ void destroy_event(void* event) noexcept {
 void record(void* event, Stream stream) { ELRUN_CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event), cuda_stream(stream))); }
 void wait(Stream stream, Event event) { ELRUN_CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(stream), cuda_event(event), 0)); }
 Result<bool> is_done(Event event) { return done_or_failed(cudaEventQuery(cuda_event(event)), "cudaEventQuery(event)", __LINE__); }
-Result<bool> is_done(Stream stream) { return done_or_failed(cudaStreamQuery(cuda_stream(stream)), "cudaStreamQuery(stream)", __LINE__); }
+Result<bool> is_done(Stream stream) try {
+  return done_or_failed(cudaStreamQuery(cuda_stream(stream)), "cudaStreamQuery(stream)", __LINE__);
+} catch (const Error& error) {  // a device that is lost may not even say which one is current
+  return error.failure();
+}
 
 void* allocate(std::size_t bytes) {
   void* memory = nullptr;

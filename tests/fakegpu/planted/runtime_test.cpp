@@ -197,10 +197,12 @@ TEST_CASE("a kernel that breaks its device is told by every later call, and by n
   CHECK(cudaMalloc(&p, 4) == cudaErrorIllegalAddress);
   CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
   CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
+  int device = -1;
+  CHECK((cudaGetDevice(&device) == cudaErrorIllegalAddress && device == 0));
   must(cudaSetDevice(1));
   CHECK(cudaMalloc(&p, 4) == cudaSuccess);
   must(cudaDeviceReset());
-  must(cudaSetDevice(0));
+  CHECK(cudaSetDevice(0) == cudaErrorIllegalAddress);  // it is the current one all the same
   must(cudaDeviceReset());
   const Arrays b;
   b.add(nullptr);

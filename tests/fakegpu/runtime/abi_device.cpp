@@ -84,7 +84,7 @@ cudaError_t cudaSetDevice(int device) {
   if (!is_device(device)) return finish(cudaErrorInvalidDevice);
   this_thread().device = device;
   note_context(device);  // since CUDA 12
-  return cudaSuccess;
+  return finish(settings().lost_is_quiet ? cudaSuccess : sticky_error());
 }
 
 cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
@@ -94,7 +94,7 @@ cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
 cudaError_t cudaGetDevice(int* device) {
   if (const cudaError_t why = refused(); why != cudaSuccess) return finish(why);
   *device = this_thread().device;
-  return cudaSuccess;
+  return finish(settings().lost_is_quiet ? cudaSuccess : sticky_error());
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned) { return finish(refused()); }

@@ -53,6 +53,7 @@ Settings from_environment() {
   s.memory = number("FAKEGPU_MEMORY_MIB", s.memory >> 20, 1u << 19) << 20;
   s.multiprocessors = static_cast<int>(std::max<std::uint64_t>(number("FAKEGPU_MULTIPROCESSORS", 132, 1024), 1));
   s.contexts = static_cast<int>(number("FAKEGPU_CONTEXTS", devices_max, devices_max));
+  s.lost_is_quiet = number("FAKEGPU_LOST_IS_QUIET", 0, 1) != 0;
   s.check = number("FAKEGPU_CHECK", 1, 1) != 0;
   s.report_exit = static_cast<int>(number("FAKEGPU_REPORT_EXIT", 86, 255));
   if (const char* text = variable("FAKEGPU_REPORTS")) s.report_file = text;

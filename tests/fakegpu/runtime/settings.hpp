@@ -24,6 +24,7 @@ struct Settings {
   std::size_t memory = std::size_t{16} << 30;  ///< Of each device, in bytes. Only what is used costs memory of the host.
   int multiprocessors = 132;                   ///< Of each device: with few of them, few blocks are resident, and each has many turns.
   int contexts = devices_max;                  ///< On how many devices the process may make a context. More are reported.
+  bool lost_is_quiet = false;                  ///< On a lost device cudaSetDevice and cudaGetDevice succeed.
   bool check = true;                           ///< Whether accesses are compared with each other.
   std::string report_file;                     ///< Reports are appended to it as well; empty for none.
   int report_exit = 86;                        ///< The exit code of a process with reports that nobody took.

@@ -88,7 +88,8 @@ TEST_CASE("a launch or an allocation that fails, at any number, costs a restart,
 TEST_CASE("a device that is lost at any kernel is left with its process", "[devices]") {
   const std::string state = state_on_host();
   for (const char* quiet : {"0", "1"})  // whether cudaSetDevice and cudaGetDevice succeed there
-    CHECK(for_each_number("FAKEGPU_FAULTS=sticky:", full() ? 1 : 5, state, {"elrun: internal: rank ", " of generation 1@", "; exit"},
+    CHECK(for_each_number("FAKEGPU_FAULTS=sticky:", full() ? 1 : 5, state,
+                          {"elrun: internal: rank ", " of generation 1@", "cudaErrorIllegalAddress", "; exit"},
                           {{"FAKEGPU_LOST_IS_QUIET", quiet}}) >= 3);
   CHECK(for_each_number("FAKEGPU_NCCL_KILL_AT=", full() ? 1 : 6, state, {"ended by signal 9"}) >= 2);
 }

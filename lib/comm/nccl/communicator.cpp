@@ -162,6 +162,18 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     life_.answered(call, answer, is_error(answer) ? last_error() : "");
   }
 
+  /// NCCL says that a call of CUDA failed, and not which error it was. A device that is lost says it again.
+  void ask_device(const std::string& call, NcclResult answer, Stream stream) {
+    if (answer != NcclResult::unhandled_cuda_error) return;
+    const auto done = runtime::is_done(stream);
+    if (done.ok()) return;
+    const std::string detail = last_error();
+    life_.fail({.code = done.failure().code,
+                .remedy = Remedy::exit_process,
+                .what = fmt::format("{} on cuda:{}: {}{}{}", call, group_.place.device.index, done.failure().what,
+                                    detail.empty() ? "" : "; NCCL: ", detail)});
+  }
+
   std::string last_error() {
     const char* text = comm_ != nullptr ? nccl_.get_last_error(comm_) : nullptr;
     return text == nullptr ? "" : text;
@@ -182,6 +194,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     }
     ncclResult_t answer = ncclSuccess;
     if (comm_ != nullptr) answered("ncclCommGetAsyncError", nccl_.comm_get_async_error(comm_, &answer));
+    if (issuing_ != nullptr) ask_device(issuing_->name, result_of(answer), issuing_->stream);
     const std::string detail = is_error(result_of(answer)) ? last_error() : "";
     std::ranges::reverse(over);
     for (const std::size_t i : over) {
@@ -235,6 +248,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
       const ncclResult_t end = nccl_.group_end();
       if (first == ncclSuccess || first == ncclInProgress) first = end;
     }
+    ask_device(request->name, result_of(first), request->stream);
     answered(request->name.c_str(), first);
     Next next = look();
     for (Duration pause = 10us; life_.state() == CommunicatorState::issuing; next = look()) {

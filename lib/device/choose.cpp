@@ -73,4 +73,9 @@ Result<Device> choose_device(const DeviceWishes& wishes, const DeviceFacts& fact
                   wishes.local_rank, visible_ones(wishes, facts.count))};
 }
 
+std::optional<std::string> why_on_host(const DeviceWishes& wishes, const DeviceFacts& facts) {
+  if (!wishes.device.value_or("").empty() || !has_none(facts)) return std::nullopt;
+  return why_none(wishes, facts);
+}
+
 }  // namespace elrun::inline v0

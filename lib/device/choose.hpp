@@ -31,4 +31,7 @@ struct DeviceFacts {
 /// cannot be used, is a failure with the remedy `fix_config` or `exit_process`.
 [[nodiscard]] Result<Device> choose_device(const DeviceWishes& wishes, const DeviceFacts& facts);
 
+/// Where that is the host, and ELRUN_DEVICE is not set: why, in words for a person.
+[[nodiscard]] std::optional<std::string> why_on_host(const DeviceWishes& wishes, const DeviceFacts& facts);
+
 }  // namespace elrun::inline v0

@@ -36,7 +36,12 @@ void Job::Impl::seal() {
   setup.allocate(keeps ? &before->parts : nullptr, std::move(layout));
   if (keeps) take_position(before->parts);
   parts.declared.seal();
-  if (parts.world.leads() && parts.host.session.place().restart_count == 0) setup.show_memory();  // it was said before
+  if (!parts.world.leads() || parts.host.session.place().restart_count > 0) return;  // it was said before
+  setup.show_memory();
+  if (!parts.host.why_on_host.empty())
+    parts.host.log.info(fmt::format(
+        "computes on the CPU, for no CUDA device can be used here: {}. ELRUN_DEVICE=cuda makes that an error, ELRUN_DEVICE=cpu leaves this line out",
+        parts.host.why_on_host));
 }
 
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include <elrun/job.hpp>
@@ -34,12 +35,13 @@ struct JobHost {
   const Log& log;                             ///< Standard error.
   std::function<void(std::string_view)> out;  ///< One line to standard output.
   JoinPeers join;
-  DeviceGroups device_groups{};          ///< Of memory on devices; none: what lies there is exchanged through the host's.
-  SharedBuffers::Make share{};           ///< Memory that peers of this host can read; none: all of it is private.
-  std::uint32_t threads = 1;             ///< See Job::compute_threads.
-  Device device{};                       ///< See Job::device.
-  Memory* arrays = nullptr;              ///< Where parameters, moments and gradients lie; none: the host's memory. Of `device`.
-  std::uint64_t memory = 0;              ///< Bytes of this machine, with swap; 0: not known.
+  DeviceGroups device_groups{};  ///< Of memory on devices; none: what lies there is exchanged through the host's.
+  SharedBuffers::Make share{};   ///< Memory that peers of this host can read; none: all of it is private.
+  std::uint32_t threads = 1;     ///< See Job::compute_threads.
+  Device device{};               ///< See Job::device.
+  std::string why_on_host{};     ///< Why a program for devices computes on the CPU, where nobody asked for that; empty: it does not.
+  Memory* arrays = nullptr;      ///< Where parameters, moments and gradients lie; none: the host's memory. Of `device`.
+  std::uint64_t memory = 0;      ///< Bytes of this machine, with swap; 0: not known.
   std::optional<LossName> begin_anew{};  ///< `--begin_anew`: the lost checkpoint that a person gives up.
   Path checkpoint_writer{};              ///< The socket of `elrun ckptd`, which saves while workers train; empty: there is none.
   std::function<std::unique_ptr<SlotWriter>()> slot_writer{};  ///< Another process that does so; none: the one at that socket.

@@ -64,16 +64,21 @@ Path checkpoint_writer() {
 
 /// A program that is written for the host gets it on machines with devices, too. Where a device is asked for all the same it is refused, and learns first what is wrong
 /// with those of this machine.
-Device device_of_job(std::uint32_t local_rank, const RunOptions& options) {
+struct ChosenDevice {
+  Device device{};
+  std::string why_on_host{};  // as JobHost has it
+};
+ChosenDevice device_of_job(std::uint32_t local_rank, const RunOptions& options) {
   const DeviceWishes wishes = device_wishes(local_rank);
   if (!options.devices && !wishes.device) return {};
-  const Device chosen = choose_device(wishes, device_facts()).value();
+  const DeviceFacts facts = device_facts();
+  const Device chosen = choose_device(wishes, facts).value();
   if (!options.devices && chosen.kind == DeviceKind::cuda)
     throw Error{invalid(fmt::format(
         "ELRUN_DEVICE={}: this program computes on the CPU alone, for it calls elrun::run without RunOptions::devices; unset the variable, "
         "or say cpu",
         *wishes.device))};
-  return chosen;
+  return {chosen, why_on_host(wishes, facts).value_or("")};
 }
 
 /// A device that fails before there is a job does not know whose it is.
@@ -118,7 +123,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
     if (!opened.ok()) throw Error{std::move(opened).failure()};
     const auto session = std::move(opened).value();
     const Place& place = session->place();
-    const Device device = device_of_job(place.local_rank.value(), options);
+    const auto [device, why_on_host] = device_of_job(place.local_rank.value(), options);
     const auto arrays = memory_on(device, clock, place.membership);
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
@@ -133,6 +138,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
                       .share = place.local_world > 1 ? SharedBuffers::Make{SharedBuffer::make} : SharedBuffers::Make{},
                       .threads = compute_threads(place.local_world),
                       .device = device,
+                      .why_on_host = why_on_host,
                       .arrays = arrays.get(),
                       .memory = machine_memory(),
                       .begin_anew = *anew,

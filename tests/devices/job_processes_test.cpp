@@ -69,6 +69,20 @@ TEST_CASE("each worker of a program for devices gets the one of its LOCAL_RANK, 
   Workers without{1, {{"FAKEGPU_FAULTS", "no_driver"}}};
   CHECK(without.hash() == hash);
   CHECK(without[0].says("computes on the host"));
+  CHECK(without[0].says("computes on the CPU, for no CUDA device can be used here: "));
+  CHECK(without[0].says("there is no NVIDIA driver here"));
+  CHECK_FALSE(host[0].says("computes on the CPU"));  // it was asked to
+  CHECK_FALSE(two[0].says("computes on the CPU"));
+}
+
+TEST_CASE("a worker without a device among others that have one is told where to look", "[devices]") {
+  const TemporaryDirectory folder;
+  Workers workers{2, {}, {"once", "FAKEGPU_FAULTS=no_driver", folder.path() + "/had", "1"}};
+  CHECK(workers[1].wait() == 78);
+  INFO(workers[1].output());
+  CHECK(workers[1].says("rank 1: device: cpu"));
+  CHECK(workers[1].says("look at the NVIDIA driver and at CUDA_VISIBLE_DEVICES"));
+  CHECK_FALSE(workers[1].says("the same program and flags"));
 }
 
 TEST_CASE("with --virtual_local_rank each worker sees one device, and computes on it", "[devices]") {

@@ -58,6 +58,15 @@ TEST_CASE("a worker takes the host where no device is visible", "[device]") {
   CHECK(choose_device({.local_rank = 7}, no_driver).value() == host);
 }
 
+TEST_CASE("it is said why a worker takes the host where ELRUN_DEVICE does not ask for it", "[device]") {
+  CHECK(why_on_host({}, no_driver).value().find("there is no NVIDIA driver here") != std::string::npos);
+  CHECK(why_on_host(wishes(""), devices(0)).value().find("0 devices are visible") != std::string::npos);
+  CHECK(why_on_host({}, not_built).value() == "this libelrun was built without CUDA");
+  CHECK_FALSE(why_on_host({}, devices(1)));
+  CHECK_FALSE(why_on_host({}, old_driver));  // that is refused
+  CHECK_FALSE(why_on_host(wishes("cpu"), no_driver));
+}
+
 TEST_CASE("ELRUN_DEVICE=cpu takes the host, whatever the machine has", "[device]") {
   for (const DeviceFacts& facts : {devices(8), not_built, no_driver, old_driver, all_hidden})
     CHECK(choose_device(wishes("cpu", 9), facts).value() == host);

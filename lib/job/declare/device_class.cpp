@@ -15,7 +15,12 @@ std::string_view kind_of(Device device) { return device.kind == DeviceKind::host
 
 }  // namespace
 
-Agreement device_agreement(Device device) { return {"kind of device", fmt::format("device: {}\n", kind_of(device))}; }
+Agreement device_agreement(Device device) {
+  return {
+      "kind of device", fmt::format("device: {}\n", kind_of(device)),
+      "where the worker on the CPU runs, look at the NVIDIA driver and at CUDA_VISIBLE_DEVICES: with ELRUN_DEVICE=cuda it says what is wrong there; ELRUN_DEVICE has to be the same "
+      "for all workers, and cpu puts all of them on the CPU"};
+}
 
 void append_device(std::vector<Aux>& aux, Device device) {
   const auto bytes = std::as_bytes(std::span{kind_of(device)});

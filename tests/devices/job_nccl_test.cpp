@@ -89,6 +89,34 @@ TEST_CASE("ranks that share a device go through the host, and the leader says on
   CHECK(fakegpu::take_reports().empty());
 }
 
+TEST_CASE("a store that is away while a group is made costs that generation, and no rank its NCCL", "[nccl]") {
+  const Code code = GENERATE(Code::unreachable, Code::deadline_passed, Code::io);
+  const auto failures = std::make_shared<std::atomic<int>>(0);
+  DeviceGroups groups = by_nccl;
+  groups.join = [=](Session& session, const DeviceGroupToJoin& group) -> Result<std::unique_ptr<DeviceCollectives>> {
+    if (failures->fetch_add(1) < 2) return Failure{code, Remedy::retry, "the store is away"};
+    return join_device_collectives(session, group);
+  };
+  const auto born = std::make_shared<std::atomic<int>>(0);
+  const auto memory = [born] {
+    return make_device_memory({DeviceKind::cuda, (*born)++ % devices}, test_clock, {.staging = Bytes{64 << 10}});
+  };
+  const ToyOptions options{.plan = short_plan(1)};
+  ElasticWorld world{2, {}, toy(options), {}, memory, groups};
+  for (const Member& member : world.wait()) {
+    INFO((member.failure ? message(*member.failure) : std::string{}));
+    REQUIRE(member.outcome);
+    CHECK(member.outcome->state_hash == undisturbed(options));
+  }
+  const auto says = [&](std::string_view part) {
+    return std::ranges::any_of(world.lines(), [&](const std::string& line) { return line.find(part) != std::string::npos; });
+  };
+  CHECK(world.generations() == 2);
+  CHECK(says("exchanged by NCCL") == (code != Code::io));
+  CHECK(says("cannot use NCCL") == (code == Code::io));
+  CHECK(fakegpu::take_reports().empty());
+}
+
 TEST_CASE("ranks that make different calls are told where NCCL would hang", "[nccl]") {
   const auto on = memories(2);
   const auto members =

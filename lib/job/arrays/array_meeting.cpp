@@ -8,10 +8,22 @@
 #include "lib/job/arrays/collective_exchange.hpp"
 
 namespace elrun::inline v0 {
+namespace {
+
+constexpr unsigned late_in_a_row_most =
+    2;  // a store that is away or a peer that hangs is no fault of this rank's NCCL; where it is NCCL that hangs, each try costs a generation
+
+}  // namespace
 
 void ArrayMeeting::tell(const JobWorld& world, std::string what) {
   if (world.leads() && what != logged_) log_.info(what);
   logged_ = std::move(what);
+}
+
+void ArrayMeeting::note(const Failure& why) {
+  if (why.code == Code::generation_over || why.code == Code::peer_lost) return;
+  const bool late = why.code == Code::unreachable || why.code == Code::deadline_passed;
+  if (!late || ++late_in_a_row_ >= late_in_a_row_most) problem_ = why.what;
 }
 
 Result<void> ArrayMeeting::meet(JobWorld& world) {
@@ -35,11 +47,12 @@ Result<void> ArrayMeeting::meet(JobWorld& world) {
       groups_.join(session_, {.device = memory_.device(), .name = "job", .connect = defaults.connect, .lost_peer = world.lost_peer()});
   if (!joined.ok()) {
     const Failure& why = joined.failure();
-    if (!world.over() && why.code != Code::generation_over && why.code != Code::peer_lost) problem_ = why.what;
+    if (!world.over()) note(why);
     world.end(why);
     if (why.remedy == Remedy::exit_process) throw Error{why};
     return why;
   }
+  late_in_a_row_ = 0;
   world.use(std::make_unique<CollectiveExchange>(std::move(joined).value(), clock_));
   tell(world, fmt::format("what lies on devices is exchanged by NCCL {}", to_string(facts.front().version)));
   return {};

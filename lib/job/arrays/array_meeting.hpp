@@ -30,12 +30,15 @@ class ArrayMeeting {
 
  private:
   void tell(const JobWorld& world, std::string what);
+  /// Whether it stays a reason not to try again.
+  void note(const Failure& why);
   const DeviceGroups& groups_;
   Session& session_;
   Memory& memory_;
   const Clock& clock_;
   const Log& log_;
-  std::string problem_;  // of this rank: a group that it could not make stays a reason not to try again
+  std::string problem_;  // of this rank: a group that it could not make, by what NCCL or the device said, stays a reason not to try again
+  unsigned late_in_a_row_ = 0;
   std::string logged_;
 };
 

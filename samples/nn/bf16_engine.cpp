@@ -36,9 +36,9 @@ void Bf16Engine::fill_with_zeros(elrun::bf16* data, std::size_t count) {
 void Bf16Engine::write(std::span<const float> from, elrun::bf16* to) {
   std::vector<elrun::bf16> values(from.size());
   for (std::size_t i = 0; i < from.size(); ++i) values[i] = rounded(from[i]);
-  // From memory that is not pinned: it has been read when the call returns.
   check(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(elrun::bf16), cudaMemcpyHostToDevice, native(stream_)),
         "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(native(stream_)), "cudaStreamSynchronize");  // as DeviceEngine::write
 }
 
 void Bf16Engine::read(const elrun::bf16* from, std::span<float> to) {

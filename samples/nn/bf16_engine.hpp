@@ -35,7 +35,7 @@ class Bf16Engine {
   [[nodiscard]] Floats floats(std::size_t count) const { return {stream_, count}; }
   [[nodiscard]] Ids ids(std::size_t count) const { return {stream_, count}; }
   void fill_with_zeros(elrun::bf16* data, std::size_t count);
-  /// From memory of the host, rounded to nearest.
+  /// From memory of the host, rounded to nearest. As DeviceEngine::write.
   void write(std::span<const float> from, elrun::bf16* to);
   /// Waits for the work before it.
   void read(const elrun::bf16* from, std::span<float> to);

@@ -1,5 +1,6 @@
 #include "samples/nn/device_engine.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -81,9 +82,30 @@ template class DeviceArrayOf<float>;
 template class DeviceArrayOf<elrun::bf16>;
 template class DeviceArrayOf<std::byte>;
 
+DeviceStaging::DeviceStaging(elrun::Stream stream, std::size_t bytes) : stream_{stream}, bytes_{bytes} {
+  for (Half& half : halves_) {
+    if (bytes > 0) check(cudaHostAlloc(reinterpret_cast<void**>(&half.memory), bytes, cudaHostAllocDefault), "cudaHostAlloc");
+    check(cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(&half.is_free), cudaEventDisableTiming), "cudaEventCreate");
+  }
+}
+DeviceStaging::~DeviceStaging() {
+  if (halves_[0].is_free == nullptr || !comes_to_an_end(native(stream_))) return;
+  for (const Half& half : halves_) (void)cudaEventDestroy(static_cast<cudaEvent_t>(half.is_free)), (void)cudaFreeHost(half.memory);
+}
+const void* DeviceStaging::fill(std::span<const std::byte> from) {
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(halves_[0].is_free)), "cudaEventSynchronize");
+  std::ranges::copy(from, halves_[0].memory);
+  return halves_[0].memory;
+}
+void DeviceStaging::copied() {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(halves_[0].is_free), native(stream_)), "cudaEventRecord");
+  std::swap(halves_[0], halves_[1]);
+}
+
 const std::int32_t* DeviceIds::hold(std::span<const std::int32_t> ids) {
-  // From memory that is not pinned: it has been read when the call returns.
-  check(cudaMemcpyAsync(memory_.data(), ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, native(stream_)), "cudaMemcpyAsync");
+  const void* const staged = staging_.fill(std::as_bytes(ids));
+  check(cudaMemcpyAsync(memory_.data(), staged, ids.size_bytes(), cudaMemcpyHostToDevice, native(stream_)), "cudaMemcpyAsync");
+  staging_.copied();
   return reinterpret_cast<const std::int32_t*>(memory_.data());
 }
 
@@ -97,8 +119,8 @@ void DeviceEngine::fill_with_zeros(float* data, std::size_t count) {
 }
 
 void DeviceEngine::write(std::span<const float> from, float* to) {
-  // As DeviceIds::hold.
   check(cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyHostToDevice, native(stream_)), "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(native(stream_)), "cudaStreamSynchronize");  // the copy may read `from` at any time until then
 }
 
 void DeviceEngine::read(const float* from, std::span<float> to) {

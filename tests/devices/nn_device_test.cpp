@@ -1,5 +1,8 @@
 // The layers of the samples on a device: each gives the bits that the host's gives, whatever the order of streams, blocks and threads.
 
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <tuple>
@@ -28,6 +31,37 @@ void check_same_bits(const Layer& layer) {
 }
 
 }  // namespace
+
+TEST_CASE("what a program gives to the device may change at once, whenever the copy reads it", "[devices]") {
+  fakegpu::set_pageable_late(true);
+  constexpr std::size_t count = 500;
+  const elrun::OwnedStream stream{nn::test::device};
+  nn::DeviceEngine engine{stream.view()};
+  auto held = engine.ids(count);
+  const auto array = engine.array(count), copied = engine.array(3 * count);
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    fakegpu::set_seed(seed);
+    std::vector<std::int32_t> ids(count);
+    Array values(count);
+    for (std::size_t turn = 0; turn < 3; ++turn) {  // more than the halves of the staging
+      std::ranges::fill(ids, static_cast<std::int32_t>(turn)), std::ranges::fill(values, static_cast<float>(turn));
+      const auto* const at = held.hold(ids);
+      engine.write(values, array.data());
+      std::ranges::fill(ids, -1), std::ranges::fill(values, -1.0f);
+      REQUIRE(cudaMemcpyAsync(copied.data() + turn * count, turn == 1 ? static_cast<const void*>(array.data()) : at, count * sizeof(float),
+                              cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream.view().handle())) == cudaSuccess);
+    }
+    Array got(3 * count);
+    engine.read(copied.data(), got);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const std::size_t turn = i / count;
+      const float said = turn == 1 ? got[i] : static_cast<float>(std::bit_cast<std::int32_t>(got[i]));
+      REQUIRE(said == static_cast<float>(turn));
+    }
+  }
+  fakegpu::set_pageable_late(false);
+  CHECK(fakegpu::take_reports().empty());
+}
 
 TEST_CASE("a linear layer has the host's bits on a device, whole tiles and rims alike", "[devices]") {
   const auto [rows, in, out] =

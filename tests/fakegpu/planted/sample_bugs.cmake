@@ -42,7 +42,7 @@ plant(${file} 23 "target % lanes == lane.index" "lane.index == 0")
 
 # What the host copies, frees and awaits.
 set(file samples/nn/device_engine.cpp)
-plant(${file} 24 "comes_to_an_end(native(stream_))" "true")
+plant(${file} 24 "comes_to_an_end(native(stream_))" "true" "data_ != nullptr && comes_to_an_end(native(stream_))")
 plant(${file} 25 "native(stream_)" "cudaStream_t{}" "ids.size_bytes(), cudaMemcpyHostToDevice, native(stream_)")
 plant(${file} 26 "native(stream_)" "cudaStream_t{}" "from.size_bytes(), cudaMemcpyHostToDevice, native(stream_)")
 plant(${file} 27 "native(stream_)" "cudaStream_t{}" "cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, native(stream_)")

@@ -1,9 +1,11 @@
 // Entry points of libcudart.so.13: copies and memsets.
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 
 #include "tests/fakegpu/runtime/abi.hpp"
+#include "tests/fakegpu/runtime/inspect.hpp"
 #include "tests/fakegpu/runtime/reports.hpp"
 
 using namespace fakegpu;
@@ -54,7 +56,9 @@ bool is_still_read(const Runtime& r, const void* p, std::size_t bytes) {
   return false;
 }
 
-/// As the documentation has it: memory that is not pinned is read before the call returns, or written before it returns.
+std::atomic<bool> pageable_late{false};
+
+/// Memory that is not pinned is written before the call returns. As a rule it is read before that, too, which no document promises.
 cudaError_t copy(Runtime& r, Stream& stream, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   if (bytes == 0) return cudaSuccess;
   const std::string name = "a copy of " + std::to_string(bytes) + " bytes";
@@ -66,7 +70,10 @@ cudaError_t copy(Runtime& r, Stream& stream, void* to, const void* from, std::si
     return cudaErrorInvalidValue;
   }
   Operation operation{.kind = Operation::Kind::copy, .name = name, .reads = {{from, bytes}}, .writes = {{to, bytes}}};
-  if (source == Place::pageable) {
+  if (source == Place::pageable && pageable_late) {
+    operation.reads.clear();
+    operation.run = [=] { std::memcpy(to, from, bytes); };
+  } else if (source == Place::pageable) {
     const auto staged = std::make_shared<std::vector<std::byte>>(bytes);
     std::memcpy(staged->data(), from, bytes);
     operation.reads.clear();
@@ -157,3 +164,5 @@ cudaError_t cudaMemsetAsync(void* p, int value, std::size_t bytes, cudaStream_t 
 cudaError_t cudaMemset(void* p, int value, std::size_t bytes) { return set_async(p, value, bytes, nullptr); }
 
 }  // extern "C"
+
+void fakegpu::set_pageable_late(bool late) { pageable_late = late; }

@@ -30,6 +30,9 @@ void set_seed(std::uint64_t seed);
 /// As FAKEGPU_FAULTS would, counted from here on. Empty: no faults. A sticky error that stands is not taken back.
 void set_faults(const std::string& faults);
 
+/// Copies from memory of the host that is not pinned read it when they run, which CUDA allows, and no longer before the call returns.
+void set_pageable_late(bool late);
+
 /// Puts work on a stream (a cudaStream_t of the current device) that lasts until `over` holds: a kernel that takes long. `over` is asked often, on any thread.
 void hold_stream(void* stream, std::function<bool()> over);
 

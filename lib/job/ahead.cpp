@@ -23,7 +23,8 @@ std::vector<std::vector<std::uint64_t>> samples_ahead_of(const JobParts& job, st
   const auto later = job.shards.all_compute()
                          ? job.my_slots()
                          : assign_slots(static_cast<std::uint32_t>(job.plan().slots()), job.world.size())[job.world.rank()];
-  std::span<const std::uint32_t> slots = job.my_slots();
+  const bool is_first = step == job.recovery.settled().newest_step;
+  std::span<const std::uint32_t> slots = is_first ? job.my_slots() : later;
   if (later.empty() && slots.empty()) return out;
   for (; step < job.plan().steps; ++step, next = 0, slots = later)
     for (; next < slots.size(); ++next) {

@@ -49,7 +49,7 @@ struct JobHost {
   bool must_end = false;  ///< A program that returns between its first step and the job's end has failed.
   Duration storage_report_every = 1s;     ///< How often this worker says that it waits for the storage.
   std::function<void(Duration)> sleep{};  ///< Between tries of the final save, and while this node leaves; none: the thread sleeps.
-  bool one_thread = false;  ///< What would go on beside the program is done at once: a simulation has one thread for a process.
+  bool one_thread = false;  ///< An exchange beside the program is made when the next one begins: a simulation has one thread for a process.
   std::uint64_t state_rate =
       2'000'000'000;          ///< Bytes per second at which state is expected to travel to one member; 0: at once. The same on all ranks.
   Duration agree_wait = 30s;  ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.

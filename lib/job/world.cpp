@@ -140,8 +140,11 @@ void JobWorld::exchange_beside(std::vector<SendList> sends, std::vector<ReceiveL
   beside_ = std::make_unique<Beside>();
   beside_->sends = std::move(sends), beside_->receives = std::move(receives);
   if (arrays_.one_thread) {
-    beside_->done = exchange_now(beside_->sends, beside_->receives, as);
-    if (beside_->done.ok()) succeeded();
+    beside_->owner = ::getpid();
+    beside_->later = [this, &it = *beside_, as, succeeded = std::move(succeeded)] {
+      it.done = exchange_now(it.sends, it.receives, as);
+      if (it.done.ok()) succeeded();
+    };
     return;
   }
   const auto work = [this, &it = *beside_, as, succeeded = std::move(succeeded)] {
@@ -165,6 +168,7 @@ void JobWorld::exchange_beside(std::vector<SendList> sends, std::vector<ReceiveL
 
 Result<void> JobWorld::finish_beside() {
   if (beside_ == nullptr) return {};
+  if (beside_->later) beside_->later();
   join_or_leak(beside_->thread, beside_->owner);
   const auto ended = std::exchange(beside_, nullptr);
   if (ended->thrown) std::rethrow_exception(ended->thrown);

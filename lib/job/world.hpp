@@ -69,7 +69,7 @@ inline constexpr Duration exchange_timeout_min = 600s;
 struct WorldArrays {
   Memory* memory = nullptr;      ///< None: the host's.
   const Clock* clock = nullptr;  ///< For waits, with a device's memory, and for `exchanged`; none: it stays 0.
-  bool one_thread = false;       ///< As JobHost::one_thread.
+  bool one_thread = false;       ///< As JobHost has it.
 };
 
 /// The generation of a job that runs. Used from the job's thread, and in rounds from the communication thread, one at a time; the end of the
@@ -157,6 +157,7 @@ class JobWorld {
     std::vector<ReceiveList> receives;
     Result<void> done;
     std::exception_ptr thrown;
+    std::function<void()> later;  // in place of the thread
     std::thread thread;
     pid_t owner = 0;  // of the thread
   };

@@ -39,7 +39,8 @@ std::vector<std::string> after_share(const std::vector<MemberStatus>& statuses,
   return after_gather(statuses, [&](GenerationRecovery& recovery, JobWorld& world, std::uint32_t rank) {
     recovery.end_settling(true);
     (void)recovery.plan_transfer(lay_out(two_units()), one_node(Sharding::replicated, world.size()));
-    recovery.share(world.membership());
+    recovery.share();
+    recovery.state_came(world.membership());
     then(recovery, world, rank);
   });
 }
@@ -54,7 +55,7 @@ TEST_CASE("the stages of a recovery follow each other, and a new generation begi
     right += recovery.stage() == Stage::settled && recovery.settled().newest_step == 5;
     const StateTransfer& transfer = recovery.plan_transfer(lay_out(two_units()), one_node(Sharding::replicated, world.size()));
     right += transfer.complete && transfer.newcomers == std::vector{false, true} && recovery.giver().knowledge.applied == 5;
-    recovery.share(world.membership());
+    recovery.share(), recovery.state_came(world.membership());
     right += recovery.stage() == Stage::shared && !recovery.is_ready();
     right += recovery.runs_evaluations(0) && !recovery.runs_evaluations(1);  // the newcomer serves
     recovery.finish();
@@ -68,7 +69,7 @@ TEST_CASE("the stages of a recovery follow each other, and a new generation begi
 TEST_CASE("a member has missed none while it has a place in each generation after one in which all had the state", "[recovery]") {
   GenerationRecovery recovery;
   const auto attends = [&](std::uint64_t number) { return recovery.attend(number), recovery.missed_none(); };
-  const auto shares = [&](std::uint64_t number) { recovery.share({{number, {{2, 3}}}, Rank{0}, WorldSize{1}}); };
+  const auto shares = [&](std::uint64_t number) { recovery.share(), recovery.state_came({{number, {{2, 3}}}, Rank{0}, WorldSize{1}}); };
   CHECK_FALSE(attends(1));  // it has no state yet
   shares(4);
   CHECK(attends(5));

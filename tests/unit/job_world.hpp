@@ -440,6 +440,7 @@ struct ToyOptions {
   AnyOptimizer optimizer = toy_adamw;
   std::uint64_t stop_after = ~std::uint64_t{0};  ///< Leaves the program after this many steps.
   std::function<void(Job&, std::uint64_t step, Slot&)> in_slot{};
+  std::function<void(Job&, std::uint64_t steps)> between{};  ///< After each decided step.
   // Evaluations from which the learning rate follows, a variable of host state:
   bool evaluates = false;          ///< After each decided step, twice.
   bool evaluates_in_step = false;  ///< Between next_step() and the slots.
@@ -548,6 +549,7 @@ inline Program toy(const ToyOptions& options) {
       for (int pass = 0; options.evaluates && pass < 2; ++pass) adapt(evaluate_toy(job, units, unit_of, tensors));
       job.print(fmt::format("step {}", r.step));
       me.ahead = job.samples_ahead(2).size();
+      if (options.between) options.between(job, r.step);
     }
     me.host_state = mine;
     me.steps_begun = begun;

@@ -170,7 +170,9 @@ void GenerationChange::share() {
   if (job_.plan().placement.optimizer == Sharding::mirrored && job_.world.leads())
     if (const auto line = copies_line(job_.recovery.statuses(), *name_of(job_.plan().placement)))
       line->is_warning ? job_.host.log.warning(line->text) : job_.host.log.info(line->text);
-  job_.recovery.share(job_.world.membership());
+  const bool is_on_its_way = transfer.beside && !transfer.held[job_.world.rank()];
+  job_.recovery.share();
+  if (!is_on_its_way || ELRUN_PLANTED(state_counts_before_it_came)) job_.recovery.state_came(job_.world.membership());
 }
 
 /// From next_step() and restore(): newcomers serve evaluations of the others, then get host state as it is at the head of the loop.
@@ -301,14 +303,17 @@ void GenerationChange::begin_transfer_beside() {
     if (job_.plan().reduce == Reduce::fast) job_.decided.memory() = {};
   }
   Delivery moved = job_.state.transfer(from, job_.recovery.statuses(), job_.shards.map, job_.world.rank());
-  job_.program_timeout.begin_transfer(time_for(from, state_bytes()));
-  const auto newcomers = std::ranges::count(from.newcomers, true);
+  constexpr int slots_may_take = 8;  // times as long as the last ones: a newcomer has none of its own from which it could tell
+  job_.program_timeout.begin_transfer(time_for(from, state_bytes()) +
+                                      slots_may_take * slots_beside(from, job_.recovery.statuses(), job_.plan().slots()));
+  const auto get_all = std::ranges::count_if(from.held, [](const auto& theirs) { return !theirs.has_value(); });
   if (job_.world.leads())
     job_.host.log.info(fmt::format("step {} goes on: {} of {} workers get the state from the others, which compute meanwhile",
-                                   job_.recovery.settled().newest_step, newcomers, job_.world.size()));
+                                   job_.recovery.settled().newest_step, get_all, job_.world.size()));
   job_.world.exchange_beside(std::move(moved.sends), std::move(moved.receives), Call::state, [] {});
   if (brings) return;
   expect(job_.world, job_.world.finish_beside());
+  job_.recovery.state_came(job_.world.membership());
   take_position_of_giver();
 }
 
@@ -324,11 +329,13 @@ void GenerationChange::begin_next_step() {
   job_.program_timeout.end_transfer();
 }
 
-/// In-memory checkpoints begin with one before the first step of each world, which would wait for the state. A limit on memory was kept with slots for all ranks.
+/// In-memory checkpoints begin with one before the first step of each world, which would wait for the state. Where memory is limited the way to exchange gradients was chosen with slots for all ranks.
 TransferFacts GenerationChange::transfer_facts(const ShardMap& shards) const {
   const std::uint64_t step = job_.recovery.settled().newest_step;
-  return {.state_bytes = state_bytes(),
+  return {.reduce = job_.plan().reduce,
+          .state_bytes = state_bytes(),
           .rate = job_.host.state_rate,
+          .is_saved_by_number = job_.saves.has_directory() && job_.saves.is_due_by_number(step),
           .slots_left = step < job_.plan().steps ? job_.plan().slots() : 0,
           .ranks_compute_apart =
               job_.memory_checkpoints.every() == 0 && job_.plan().memory_per_rank == 0 && setup_.ranks_compute_apart(shards)};

@@ -59,8 +59,9 @@ const StateTransfer& GenerationRecovery::plan_transfer(const Layout& layout, con
   return transfer_;
 }
 
-void GenerationRecovery::share(const Membership& here) {
-  stage_ = Stage::shared;
+void GenerationRecovery::share() { stage_ = Stage::shared; }
+
+void GenerationRecovery::state_came(const Membership& here) {
   copies_ = copies_of(statuses_);
   no_gap_until_ = here.generation.number;
   before_ = {here.generation, here.rank.value(), here.world.value()};

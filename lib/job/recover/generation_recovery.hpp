@@ -5,7 +5,7 @@
 /// |---------|-----------------------------------------------------------------------------------------------------------|---------------------------|
 /// | joining | nothing: what members bring was not told                                                                  | `gather`, `settle`, `end_settling` |
 /// | settled | `statuses()`, `settled()`: which step was decided last, and who applies it                                | `plan_transfer`, `share`  |
-/// | shared  | `transfer()`: all have the parameters and moments of that step; newcomers lack host state until all are at `next_step()` | `finish` |
+/// | shared  | `transfer()`: all have the parameters and moments of that step, or get them beside slots; newcomers lack host state until all are at `next_step()` | `finish` |
 /// | ready   | all have everything                                                                                       | `begin` of the next generation |
 ///
 /// A generation can end at each of them, and `begin` leads back to the first. It plans and remembers; it moves no state.
@@ -64,8 +64,10 @@ class GenerationRecovery {
   [[nodiscard]] bool were_compared() const;
   /// The member that gives what all have alike.
   [[nodiscard]] const MemberStatus& giver() const { return statuses_[transfer_.giver]; }
-  /// All have the state, in this place of this member.
-  void share(const Membership& here);
+  /// It is known who gets which state.
+  void share();
+  /// This member has it, in this place. Where it comes beside slots that is after `share`. Until then what this member says of the last generation in which all had the state is of an earlier one.
+  void state_came(const Membership& here);
   /// Of the last generation that came so far.
   [[nodiscard]] Copies copies() const { return copies_; }
   [[nodiscard]] const PlaceBefore& before() const { return before_; }

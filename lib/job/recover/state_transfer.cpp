@@ -1,11 +1,15 @@
 #include "lib/job/recover/state_transfer.hpp"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lib/base/planted.hpp"
+#include "lib/job/declare/assign.hpp"
+#include "lib/job/gradients/summands.hpp"
 #include "lib/job/state/shard_map.hpp"
 
 namespace elrun::inline v0 {
@@ -32,18 +36,68 @@ std::vector<bool> StateTransfer::computes() const {
   return out;
 }
 
-bool goes_beside(const StateTransfer& transfer, std::span<const MemberStatus> statuses, std::uint64_t step, const TransferFacts& facts) {
-  const auto get_all = static_cast<std::uint64_t>(std::ranges::count_if(transfer.held, [](const auto& brings) { return !brings; }));
-  if (!transfer.complete || get_all == 0 || step == 0 || facts.slots_left == 0 || facts.rate == 0 || !facts.ranks_compute_apart)
-    return false;
+namespace {
+
+std::uint64_t most_of(std::uint64_t slots, std::uint64_t ranks) { return (slots + ranks - 1) / ranks; }
+
+Duration longest_slot(const StateTransfer& transfer, std::span<const MemberStatus> statuses) {
   Duration slot{0};
   for (std::uint32_t r = 0; r < statuses.size(); ++r)
     if (transfer.held[r]) slot = std::max(slot, statuses[r].slot);
-  const auto most_of = [&](std::uint64_t ranks) { return (facts.slots_left + ranks - 1) / ranks; };  // slots of one rank
-  const std::uint64_t more = most_of(statuses.size() - get_all) - most_of(statuses.size());
-  const double travels =
-      static_cast<double>(facts.state_bytes) * static_cast<double>(get_all) / static_cast<double>(facts.rate);  // seconds
-  return travels > static_cast<double>(more) * std::chrono::duration<double>{slot}.count();
+  return slot;
+}
+
+std::uint64_t givers(const StateTransfer& transfer) {
+  return static_cast<std::uint64_t>(std::ranges::count_if(transfer.held, [](const auto& brings) { return brings.has_value(); }));
+}
+
+/// Of those who lack all of the state: those of one node share its line.
+std::uint64_t most_on_one_node(const StateTransfer& transfer, std::span<const MemberStatus> statuses) {
+  std::map<std::string_view, std::uint64_t> on_node;
+  for (std::uint32_t r = 0; r < statuses.size(); ++r)
+    if (!transfer.held[r]) ++on_node[statuses[r].node];
+  std::uint64_t most = 0;
+  for (const auto& [node, count] : on_node) most = std::max(most, count);
+  return most;
+}
+
+/// Whole gradients that a rank of so many keeps, at most.
+std::uint32_t gradient_buffers(std::uint64_t slots, std::uint64_t ranks, Reduce reduce) {
+  std::uint32_t most = 1;
+  for (const FoldSchedule& schedule :
+       summands(assign_slots(static_cast<std::uint32_t>(slots), static_cast<std::uint32_t>(ranks)), reduce).schedules)
+    most = std::max(most, schedule.depth);
+  return most;
+}
+
+/// In the world with fewest of them from which a giver comes, and in that of these members.
+std::uint32_t buffers_there(const StateTransfer& transfer, std::span<const MemberStatus> statuses, const TransferFacts& facts) {
+  std::uint64_t ranks = 0;
+  for (std::uint32_t r = 0; r < statuses.size(); ++r)
+    if (transfer.held[r])
+      ranks = std::max<std::uint64_t>(ranks, statuses[r].before.world == 0 ? statuses.size() : statuses[r].before.world);
+  return std::max(gradient_buffers(facts.slots_left, ranks, facts.reduce),
+                  gradient_buffers(facts.slots_left, statuses.size(), facts.reduce));
+}
+
+}  // namespace
+
+bool goes_beside(const StateTransfer& transfer, std::span<const MemberStatus> statuses, std::uint64_t step, const TransferFacts& facts) {
+  constexpr double margin = 1.5;  // what is expected may be wrong
+  const std::uint64_t computing = givers(transfer);
+  if (!transfer.complete || computing == statuses.size() || step == 0 || facts.slots_left == 0 || facts.rate == 0 ||
+      !facts.ranks_compute_apart)
+    return false;
+  if (facts.is_saved_by_number && statuses[transfer.giver].saved_step != step) return false;
+  const std::uint64_t more = most_of(facts.slots_left, computing) - most_of(facts.slots_left, statuses.size());
+  const double travels = static_cast<double>(facts.state_bytes) * static_cast<double>(most_on_one_node(transfer, statuses)) /
+                         static_cast<double>(facts.rate);  // seconds
+  if (travels <= margin * static_cast<double>(more) * std::chrono::duration<double>{longest_slot(transfer, statuses)}.count()) return false;
+  return gradient_buffers(facts.slots_left, computing, facts.reduce) <= buffers_there(transfer, statuses, facts);
+}
+
+Duration slots_beside(const StateTransfer& transfer, std::span<const MemberStatus> statuses, std::uint64_t slots) {
+  return longest_slot(transfer, statuses) * static_cast<std::int64_t>(most_of(slots, std::max<std::uint64_t>(givers(transfer), 1)));
 }
 
 Duration time_for(const StateTransfer& transfer, std::uint64_t state_bytes) {

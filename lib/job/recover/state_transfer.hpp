@@ -36,16 +36,21 @@ struct StateTransfer {
 
 /// What it depends on whether state travels beside slots. The same on all ranks.
 struct TransferFacts {
+  Reduce reduce = Reduce::exact;
   std::uint64_t state_bytes = 0;     ///< All of the state.
   std::uint64_t rate = 0;            ///< At so many bytes per second it travels to one member; 0: at once.
+  bool is_saved_by_number = false;   ///< After so many steps there is a checkpoint, whatever the time.
   std::uint64_t slots_left = 0;      ///< Of the next step; 0: there is none.
   bool ranks_compute_apart = false;  ///< Slots need nothing of other ranks, and every rank holds all of the state, in the host's memory.
 };
 /// Whether `transfer` is better beside the slots of the next step than before it. Between two updates nobody changes the state. So it can travel while those who have it compute, and whoever
-/// gets it has to have it for the update alone. Without slots for them the others have more, which must not take longer than the wait that it saves. Before the first decided step it is never so: programs
-/// may still write values.
+/// gets it has to have it for the update alone. Without slots for them the others have more slots. These must take well below the time that the state travels, by what is expected, and no more buffers
+/// for gradients than the givers had in the world before. Before the first decided step it is never so, for programs may still write values; nor where the step begins with a checkpoint, which waits for the state.
 [[nodiscard]] bool goes_beside(const StateTransfer& transfer, std::span<const MemberStatus> statuses, std::uint64_t step,
                                const TransferFacts& facts);
+
+/// How long the slots of that step take a giver, as givers say.
+[[nodiscard]] Duration slots_beside(const StateTransfer& transfer, std::span<const MemberStatus> statuses, std::uint64_t slots);
 
 /// How long the exchange of `state_bytes`, which is all of the state, may last: as long as it takes at 100 MB/s where one newcomer after the other gets it. An exchange has one limit for
 /// all that it moves, and newcomers of one node share its line.

@@ -169,8 +169,12 @@ bool JobSaves::asks_for_save(std::uint64_t steps) {
   return (wants || is_too_old) && world_.leads();
 }
 
+bool JobSaves::is_due_by_number(std::uint64_t step) const {
+  return interval_.is_by_steps_alone() && options_.every > 0 && step > 0 && step % options_.every == 0;
+}
+
 bool JobSaves::is_due(std::uint64_t step) const {
-  const bool periodic = interval_.is_by_steps_alone() ? options_.every > 0 && step > 0 && step % options_.every == 0 : is_asked_for_;
+  const bool periodic = interval_.is_by_steps_alone() ? is_due_by_number(step) : is_asked_for_;
   return (periodic || (departure_.member_leaves() && saves_.has_value())) && step != record_.step();
 }
 

@@ -89,6 +89,8 @@ class JobSaves {
   void set_asked_for(bool asked) { is_asked_for_ = asked; }
   /// After `step` decided steps: it is time for a checkpoint, or a member leaves, and this step is not on storage.
   [[nodiscard]] bool is_due(std::uint64_t step) const;
+  /// The same by the number of the step alone, whether it is on storage or not: known to all ranks.
+  [[nodiscard]] bool is_due_by_number(std::uint64_t step) const;
   void save(std::uint64_t step, const std::vector<Aux>& host_state);
   /// Between two steps, on this rank: takes note of a save that went on meanwhile and is over.
   void hear();

@@ -69,15 +69,15 @@
                   bug(state_from_one_behind, "the state is shared by a member that lacks the last decided step")                \
                       bug(host_state_stays, "host state is not put back when a step is done again")                             \
                           bug(samples_by_generation, "samples are drawn by the number of the generation instead of the step's") \
-                              bug(parameters_half_gathered, "parameters count as gathered although the exchange failed")        \
-                                  bug(old_checkpoint_goes_early,                                                                \
-                                      "an in-memory checkpoint is given up before all members have their parts of the next one")
+                              bug(parameters_half_gathered, "parameters count as gathered although the exchange failed") bug(   \
+                                  old_checkpoint_goes_early,                                                                    \
+                                  "an in-memory checkpoint is given up before all members have their parts of the next one")    \
+                                  bug(state_counts_before_it_came, "a newcomer counts state as its own that is still on its way to it")
 
 // Of the same, and found where nodes are cut from each other: one comes back with a state that the others have not.
-#define ELRUN_SIM_JOB_CUT_BUGS(bug)                                                                                                        \
-  bug(settle_takes_the_newest, "settle takes the newest step, whether all parts of its state are there or not") bug(                       \
-      spares_look_for_no_checkpoint, "members that others trained without go on with their state, and do not look for a newer checkpoint") \
-      bug(state_counts_before_it_came, "a newcomer counts state as its own that is still on its way to it")
+#define ELRUN_SIM_JOB_CUT_BUGS(bug)                                                                                  \
+  bug(settle_takes_the_newest, "settle takes the newest step, whether all parts of its state are there or not") bug( \
+      spares_look_for_no_checkpoint, "members that others trained without go on with their state, and do not look for a newer checkpoint")
 
 // Of saves that go on while workers train.
 #define ELRUN_SIM_JOB_SAVE_BUGS(bug)                                                                              \

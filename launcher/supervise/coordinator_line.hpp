@@ -11,6 +11,7 @@
 #include <elrun/units.hpp>
 
 #include "lib/base/planted.hpp"
+#include "lib/base/timeouts.hpp"
 #include "rendezvous/messages.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -19,17 +20,26 @@ namespace elrun::inline v0::launcher {
 /// store answers, and only then reports are sent. What could not be sent follows from the workers' states, and is sent later.
 class CoordinatorLine {
  public:
-  void up() { is_up_ = true, serves_ = false, waiting_for_.clear(); }
+  /// `grace_left`: how much longer this node would have waited for it; nothing when it waited for none.
+  void up(Instant now, std::optional<Duration> grace_left) {
+    is_up_ = true, serves_ = false, waiting_for_.clear();
+    up_since_ = now, grace_left_ = grace_left;
+  }
   void down(const Failure& why, const std::string& coordinator) {
     // Where its name is an address already, the failure names it as well.
     waiting_for_ = "the coordinator at " + (why.what.starts_with(coordinator) ? why.what : coordinator + ": " + why.what);
     if (serves_) fell_silent_ = why.code == Code::deadline_passed;
     is_up_ = serves_ = false;
   }
+  /// How long a coordinator is waited for from `now` on, when the line goes down. One that came for less than a heartbeat limit, and began no
+  /// generation, gives no new grace: else nothing would end a wait in which coordinators come and go.
+  [[nodiscard]] Duration grace(Instant now, const Timeouts& timeouts) const {
+    return grace_left_ && now - up_since_ < timeouts.heartbeat_limit ? *grace_left_ : timeouts.coordinator_grace;
+  }
   /// It runs this node's generation: a new one begins (`anew`), or it goes on with the one that is there.
   void serves(bool anew) {
     serves_ = true;
-    if (anew) reported_job_ = false, waiting_for_.clear();
+    if (anew) reported_job_ = false, waiting_for_.clear(), grace_left_.reset();
   }
   [[nodiscard]] bool is_up() const { return is_up_; }
   [[nodiscard]] bool is_serving() const { return serves_; }
@@ -65,6 +75,8 @@ class CoordinatorLine {
   bool is_up_ = false;
   bool serves_ = false;
   bool fell_silent_ = false;
+  Instant up_since_{};                  // the last line, and
+  std::optional<Duration> grace_left_;  // what was left of the wait that it ended
   bool reported_job_ = false;
   std::optional<Starting> reported_starting_;
   std::uint64_t newest_running_ = 0;

@@ -222,10 +222,11 @@ void Election::keep_or_publish() {
 void Election::on(const Published& published) {
   calls_.end();
   if (!leads()) return look();
-  if (!published.still_leader) return step_down("another agent was elected");
+  if (!published.still_leader) return step_down("the leader key in etcd is not this agent's any more");
   leadership_->publish();
   calls_.succeeded();
-  calls_.plan(now_ + lease_.length / 3);
+  // As long after the lease began as any other: an etcd that answers late has taken much of it for the campaign already.
+  calls_.plan(std::max(now_, lease_until_ - lease_.length * 2 / 3));
 }
 
 void Election::on(const Kept& kept) {
@@ -252,7 +253,7 @@ void Election::on(const WriteDone&) {
 }
 
 void Election::on(const WriteRefused&) {
-  if (leads()) step_down("another agent was elected");
+  if (leads()) step_down("the leader key in etcd is not this agent's any more");
 }
 
 void Election::step_down(std::string why) {
@@ -287,8 +288,10 @@ void Election::on(const Tick&) {
     return step_down("etcd could not be asked to write for too long; another agent may reach it");
   if (leads() && !leadership_->is_doubtful() && now_ >= lease_until_) {
     leadership_->doubt();
-    act(Say{Level::warning, fmt::format("etcd has not answered for {:.3g} s: what runs goes on, but no generation can begin until it does",
-                                        std::chrono::duration<double>(now_ - (lease_until_ - lease_.length)).count())});
+    const auto since = calls_.unanswered_since();
+    const std::string why = since ? fmt::format("etcd has not answered for {:.3g} s", std::chrono::duration<double>(now_ - *since).count())
+                                  : "the lease in etcd was not renewed in time";
+    act(Say{Level::warning, why + ": what runs goes on, but no generation can begin until it does"});
   }
   if (const auto at = calls_.next_at(); !at || now_ < *at) return;
   if (phase_ == Phase::looking || confirms_) look();

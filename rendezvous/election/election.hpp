@@ -168,7 +168,10 @@ class EtcdCalls {
  public:
   explicit EtcdCalls(std::uint64_t seed) : rng_{seed} {}
 
-  void begin(Instant now) { under_way_ = true, begun_at_ = now, next_at_.reset(); }
+  void begin(Instant now) {
+    under_way_ = true, begun_at_ = now, next_at_.reset();
+    if (!unanswered_since_) unanswered_since_ = now;
+  }
   /// Any answer has come, or the word that there is none.
   void end() { under_way_ = false; }
   [[nodiscard]] bool under_way() const { return under_way_; }
@@ -180,7 +183,9 @@ class EtcdCalls {
   [[nodiscard]] std::optional<Instant> next_at() const { return under_way_ ? std::nullopt : next_at_; }
 
   /// It answers: the next failure waits for the shortest time again.
-  void succeeded() { backoff_ = etcd_backoff_min; }
+  void succeeded() { backoff_ = etcd_backoff_min, unanswered_since_.reset(); }
+  /// When the first of the calls began that etcd has left without an answer since its last one. None: it answered the last call.
+  [[nodiscard]] std::optional<Instant> unanswered_since() const { return unanswered_since_; }
   /// How long to wait after a failure: longer with each one in a row.
   [[nodiscard]] Duration after_failure();
   [[nodiscard]] Duration half_by_chance(Duration most);
@@ -189,7 +194,7 @@ class EtcdCalls {
   Rng rng_;
   bool under_way_ = false;
   Instant begun_at_{};
-  std::optional<Instant> next_at_;
+  std::optional<Instant> next_at_, unanswered_since_;
   Duration backoff_ = etcd_backoff_min;
 };
 

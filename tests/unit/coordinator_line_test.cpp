@@ -8,7 +8,7 @@ using namespace elrun::launcher;
 TEST_CASE("a line that is up serves once the coordinator has confirmed the generation", "[line]") {
   CoordinatorLine line;
   CHECK_FALSE(line.can_report());
-  line.up();
+  line.up(Instant{}, {});
   CHECK(line.is_up());
   CHECK_FALSE(line.can_report());
   line.serves(true);
@@ -16,7 +16,7 @@ TEST_CASE("a line that is up serves once the coordinator has confirmed the gener
   line.down({Code::unreachable, Remedy::retry, "refused"}, "host:1");
   CHECK_FALSE(line.is_up());
   CHECK(line.waiting_for() == "the coordinator at host:1: refused");
-  line.up();
+  line.up(Instant{}, {});
   CHECK_FALSE(line.can_report());
   CHECK(line.waiting_for().empty());
 }
@@ -24,14 +24,29 @@ TEST_CASE("a line that is up serves once the coordinator has confirmed the gener
 TEST_CASE("only a coordinator that served can fall silent, and its address is named once", "[line]") {
   CoordinatorLine line;
   const Failure silent{Code::deadline_passed, Remedy::retry, "host:1: nothing came for 15 s"};
-  line.up();
+  line.up(Instant{}, {});
   line.down(silent, "host:1");
   CHECK_FALSE(line.fell_silent());
   CHECK(line.waiting_for() == "the coordinator at host:1: nothing came for 15 s");
-  line.up(), line.serves(false), line.down(silent, "host:1");
+  line.up(Instant{}, {}), line.serves(false), line.down(silent, "host:1");
   CHECK(line.fell_silent());
-  line.up(), line.serves(false), line.down({Code::unreachable, Remedy::retry, "reset"}, "host:1");
+  line.up(Instant{}, {}), line.serves(false), line.down({Code::unreachable, Remedy::retry, "reset"}, "host:1");
   CHECK_FALSE(line.fell_silent());
+}
+
+TEST_CASE("a line that was short gives no new grace, unless a generation began on it", "[line]") {
+  const Timeouts timeouts;
+  CoordinatorLine line;
+  const Instant up{1000s};
+  line.up(up, {});
+  CHECK(line.grace(up + 1s, timeouts) == timeouts.coordinator_grace);
+  line.up(up, 20s);
+  CHECK(line.grace(up + timeouts.heartbeat_limit - 1ns, timeouts) == 20s);
+  CHECK(line.grace(up + timeouts.heartbeat_limit, timeouts) == timeouts.coordinator_grace);
+  line.serves(false);
+  CHECK(line.grace(up + 1s, timeouts) == 20s);
+  line.serves(true);
+  CHECK(line.grace(up + 1s, timeouts) == timeouts.coordinator_grace);
 }
 
 TEST_CASE("a reason to wait is news once", "[line]") {

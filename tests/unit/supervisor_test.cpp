@@ -232,6 +232,35 @@ TEST_CASE("a coordinator that has nobody else may no longer be where its name le
   CHECK(node.wait(20s).empty());
 }
 
+TEST_CASE("coordinators that come and go end the wait for one that stays", "[supervisor]") {
+  Node node;
+  node.start();
+  const auto comes_for = [&](Duration up) {
+    node.on(LinkUp{});
+    node.hear(Resumed{generation(1)});
+    node.wait(up);
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+  };
+  node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+  for (int i = 0; i < 59; ++i) {
+    REQUIRE(node.wait(10s).empty());
+    comes_for(4s);
+  }
+  SECTION("when the grace is used up") { CHECK(node.wait(10s) == Words{"signal 0 15", "signal 1 15"}); }
+  SECTION("which is whole again after one that stood for a heartbeat limit") {
+    comes_for(5s);
+    CHECK(node.wait(600s - 1ns).empty());
+  }
+  SECTION("or began a generation") {
+    node.on(LinkUp{});
+    node.hear(Revoke{generation(1), revoked});
+    node.ended(0), node.ended(1);
+    node.hear(world(2, 2));
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+    CHECK(node.wait(600s - 1ns).empty());
+  }
+}
+
 TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {
   Node node;
   node.start();

@@ -17,7 +17,7 @@ struct Told {
     (void)generation.begin(world, Instant{});
     workers.begin(world.seat, false);
     for (const GivenPlace& given : workers.give_places(2)) (void)workers.start(given, world, 0);
-    line.up(), line.serves(true);
+    line.up(Instant{}, {}), line.serves(true);
   }
   [[nodiscard]] NodeView view() const {
     return {.workers = workers, .generation = generation, .job = job, .now = Instant{} + 20s, .runs = true, .starts_slow = true};

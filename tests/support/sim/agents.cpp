@@ -86,7 +86,7 @@ void Simulation::on(ProcessId id, const StreamAccepted& e) {
   agent.guard_tells = agent.hosts ? std::nullopt : std::optional{streams_.at(e.stream).coordinator};
   agent.backoff = backoff_min;
   agent.last_reason.clear();
-  agent.out_of_contact.reset();
+  agent.up_since = local(id);
   happen_after(profile_.timeouts.heartbeat, id, HeartbeatDue{e.stream});
   feed(id, launcher::LinkUp{});
 }
@@ -122,6 +122,9 @@ void Simulation::link_down(ProcessId id, const std::string& why) {
 
 void Simulation::connect_failed(ProcessId id, const std::string& why) {
   Agent& agent = agents_.at(id);
+  // A line that was short is no contact.
+  if (agent.up_since && local(id) - *agent.up_since >= profile_.timeouts.heartbeat_limit) agent.out_of_contact.reset();
+  agent.up_since.reset();
   if (!agent.out_of_contact) agent.out_of_contact = local(id);
   const Duration wait = agent.backoff / 2 + random(agent.backoff / 2);
   agent.backoff = std::min(agent.backoff * 2, backoff_max);
@@ -211,7 +214,7 @@ void Simulation::on(ProcessId id, const SupervisorTimer& e) {
   Agent& agent = agents_.at(id);
   if (agent.timer != e.epoch) return;
   agent.wake.reset();
-  if (agent.out_of_contact && local(id) - *agent.out_of_contact >= profile_.timeouts.coordinator_grace)
+  if (agent.out_of_contact && !agent.up && local(id) - *agent.out_of_contact >= profile_.timeouts.coordinator_grace)
     see(AgentReceived{id, agent.who, AgentReceived::What::out_of_contact, {}, 0, {}});
   feed(id, launcher::Tick{});
 }

@@ -195,8 +195,8 @@ void Fingerprint::add(const launcher::JobProgress& job) {
 }
 
 void Fingerprint::add(const launcher::CoordinatorLine& line) {
-  const auto& [is_up, serves, fell_silent, told_job, told_starting, heard, waiting_for] = line;
-  all(is_up, serves, fell_silent, told_job, told_starting.has_value(), heard, waiting_for);
+  const auto& [is_up, serves, fell_silent, up_since, grace_left, told_job, told_starting, heard, waiting_for] = line;
+  all(is_up, serves, fell_silent, grace_left ? up_since : Instant{}, grace_left, told_job, told_starting.has_value(), heard, waiting_for);
 }
 
 void Fingerprint::add(const launcher::LostPeers& lost) {
@@ -242,7 +242,7 @@ void Fingerprint::add(const Simulation& s) {
   for (const auto& [id, a] : s.agents_)
     if (s.process(id).alive)
       all(id, a.supervisor, a.inbox, a.undone, a.children, a.hosts, a.port, a.port_is_for, a.finished, a.member_ever, a.asked, a.job_over,
-          a.wake, a.stream, a.up, a.over, a.backoff, a.attempt, a.last_reason, a.answers_from, a.out_of_contact, a.guard_tells);
+          a.wake, a.stream, a.up, a.over, a.backoff, a.attempt, a.last_reason, a.answers_from, a.out_of_contact, a.up_since, a.guard_tells);
   for (const auto& [id, c] : s.coordinators_)
     if (s.process(id).alive)
       all(id, c.round, c.store, c.serving, c.undone, c.store_wake, c.callers, c.callers_made, c.calls, c.verdict_seen);

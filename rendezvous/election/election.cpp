@@ -150,6 +150,10 @@ void Election::consider(const std::optional<Leader>& leader) {
   }
   was_absent_ = false;
   look_after(calls_.half_by_chance(look_interval));
+  if (leader->lease == LeaseId{}) {
+    return explain(
+        "the leader key in etcd, /elrun/<run id>/leader, has no lease: no agent made it, and it never expires. Delete it, or use another run id");
+  }
   // Won in a campaign whose outcome was not heard, or given up while etcd was away: nobody is to wait for it.
   if (leader->lease == lease_.id) return give_the_lease_back();
   if (leader->address.empty()) return explain("an agent was elected, and has not opened its service yet");

@@ -31,7 +31,8 @@ struct Lease {
 /// The leader key, as etcd has it.
 struct Leader {
   Revision created;  ///< Unique within one etcd. An etcd that lost its data counts from the start again.
-  LeaseId lease;     ///< etcd deletes the key when this expires. Ids come from etcd's clock, so they differ even after etcd lost its data.
+  LeaseId
+      lease;  ///< etcd deletes the key when this expires; 0: a person made it, or a tool that restores keys, and nobody coordinates. Ids come from etcd's clock, so they differ even after etcd lost its data.
   std::string address;  ///< HOST:PORT of the coordinator; empty: elected, but not serving yet
   friend bool operator==(const Leader&, const Leader&) = default;
   [[nodiscard]] bool is_same_leadership(const Leader& other) const { return created == other.created && lease == other.lease; }

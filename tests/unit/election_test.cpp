@@ -125,6 +125,26 @@ TEST_CASE("an agent follows the leader that is there", "[election]") {
   }
 }
 
+TEST_CASE("a leader key without a lease is no agent's: who finds it says so and waits until it is gone", "[election]") {
+  const Leader restored{Revision{7}, LeaseId{}, GENERATE("", "10.0.0.7:4711")};
+  Agent agent;
+  agent.on(Begin{}).on(Found{restored});
+  REQUIRE(agent.did<Explain>());
+  CHECK(
+      agent.did<Explain>()->why ==
+      "the leader key in etcd, /elrun/<run id>/leader, has no lease: no agent made it, and it never expires. Delete it, or use another run id");
+  CHECK_FALSE(agent.did<Revoke>());
+  CHECK_FALSE(agent.did<Follow>());
+  for (int i = 0; i < 20; ++i) {
+    agent.tick();
+    REQUIRE(agent.did<Look>());
+    agent.on(Found{restored});
+    CHECK(agent.actions.empty());
+  }
+  agent.tick().on(Found{}).tick().on(Found{});
+  CHECK(agent.did<Grant>());
+}
+
 TEST_CASE("an agent campaigns when it has looked twice and found no leader", "[election]") {
   Agent agent;
   agent.on(Begin{}).on(Found{});

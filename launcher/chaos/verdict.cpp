@@ -234,6 +234,18 @@ std::vector<NodeEnd> nodes_that_failed(std::span<const NodeEnd> ends) {
   return failed;
 }
 
+namespace {
+
+std::string why_nothing_was_rehearsed(const RunFacts& disturbed, std::span<const FaultRecord> records) {
+  const bool waited_for_step = std::ranges::any_of(records, [](const FaultRecord& record) { return record.fault.step.has_value(); });
+  if (waited_for_step && disturbed.step_lines == 0)
+    return "nothing was rehearsed: the program's output has no line with a step, so no failure that waits for one was made; --step-from TEXT "
+           "names what stands before the number";
+  return "nothing was rehearsed: the job ended before the first failure; take a longer job, or let failures come earlier (--mtbf, or the plan)";
+}
+
+}  // namespace
+
 Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, std::span<const FaultRecord> records,
               const CheckpointsCompared& checkpoints) {
   using Outcome = CheckpointsCompared::Outcome;
@@ -277,7 +289,7 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
         chaos_code::unknown,
         "the job finished, and there is no state to compare: --state-from TEXT names what stands before it in the program's output, --checkpoint-root where the checkpoints are");
   if (std::ranges::none_of(records, [](const FaultRecord& record) { return record.began.has_value(); }))
-    return says(chaos_code::unknown, "nothing was rehearsed: the job ended before the first fault; take a longer job, or a smaller --mtbf");
+    return says(chaos_code::unknown, why_nothing_was_rehearsed(disturbed, records));
   std::string words = "the final states are equal";
   if (has_states) words += ": " + in_words(reference.states);
   if (checkpoints.outcome == Outcome::equal) words += "; " + checkpoints.words;

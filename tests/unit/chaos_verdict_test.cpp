@@ -40,6 +40,17 @@ TEST_CASE("the verdict is equal only where the job finished and a state was comp
   CHECK(judge(done_in(10s, "abc"), same, {}, {}).exit_code == 3);
   const std::vector<FaultRecord> too_late{{.fault = {.at = 500s}}};
   CHECK(judge(done_in(10s, "abc"), same, too_late, {}).exit_code == 3);
+  CHECK(
+      judge(done_in(10s, "abc"), same, too_late, {}).words ==
+      "nothing was rehearsed: the job ended before the first failure; take a longer job, or let failures come earlier (--mtbf, or the plan)");
+  const std::vector<FaultRecord> by_step{{.fault = {.step = 5}}};
+  CHECK(
+      judge(done_in(10s, "abc"), same, by_step, {}).words ==
+      "nothing was rehearsed: the program's output has no line with a step, so no failure that waits for one was made; --step-from TEXT names "
+      "what stands before the number");
+  RunFacts with_steps = same;
+  with_steps.step_lines = 4;
+  CHECK(judge(done_in(10s, "abc"), with_steps, by_step, {}).words.find("the job ended before the first failure") != std::string::npos);
 }
 
 TEST_CASE("ranks that end in different states are never equal, and are named", "[chaos]") {

@@ -175,8 +175,9 @@ void Supervisor::on_link_down(const Failure& why) {
   if (none_yet && !deadlines_.is_set(Wait::join)) deadlines_.set(Wait::join, now_ + options_.timeouts.join);
   const Instant until = deadlines_.at(Wait::coordinator).value_or(deadlines_.at(Wait::join).value_or(now_));
   if (is_awaited)
-    say(Level::warning, fmt::format("waiting for {}; {}elrun retries for another {}", line_.waiting_for(),
-                                    phase_ == Phase::running ? "the workers go on; " : "", for_people(until - now_)));
+    say(Level::warning,
+        fmt::format("waiting for {}; {}elrun retries for another {}", line_.waiting_for(),
+                    phase_ == Phase::running && running(workers_.all()) > 0 ? "the workers go on; " : "", for_people(until - now_)));
   deadlines_.clear(Wait::look_again);
   hold_the_broken();
   if (ELRUN_PLANTED(torchrun_d5_store_loss_kills_workers) && phase_ == Phase::running) stop({.rejoin = true}, std::nullopt, why);
@@ -435,8 +436,10 @@ void Supervisor::on_stuck(std::size_t worker) {
 }
 
 void Supervisor::on_coordinator_lost() {
+  const bool is_done = phase_ == Phase::running && options_.workers > 0 && all_ended_well(view());
   const Failure why{Code::unreachable, Remedy::exit_process,
-                    fmt::format("no coordinator for {} ({})", for_people(options_.timeouts.coordinator_grace), line_.waiting_for())};
+                    fmt::format("no coordinator for {} ({}){}", for_people(options_.timeouts.coordinator_grace), line_.waiting_for(),
+                                is_done ? "; all workers of this node had ended with 0" : "")};
   if (!job_.is_over()) return stop({.rejoin = false, .finish = {exit_code::coordinator_lost, why.what, false}}, std::nullopt, why);
   say(Level::info, why.what + "; the job is over, and needs none");
   end_over_job();

@@ -347,6 +347,17 @@ TEST_CASE("workers outlive a lost coordinator", "[supervisor]") {
   }
 }
 
+TEST_CASE("a node whose workers have all ended well says so when no coordinator comes", "[supervisor]") {
+  Node node;
+  node.start();
+  node.ended(0), node.ended(1, {.exit_code = GENERATE(0, 3)});
+  const bool well = node.actions.size() == 1 && std::holds_alternative<WorkersDone>(std::get<Send>(node.actions[0]).message);
+  node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+  CHECK(node.said.find("workers go on") == std::string::npos);
+  CHECK(node.wait(600s).back() == "finish 171");
+  CHECK((node.report.find("; all workers of this node had ended with 0") != std::string::npos) == well);
+}
+
 TEST_CASE("a worker finds its place", "[supervisor]") {
   Node node;
   node.on(LinkUp{});

@@ -160,7 +160,8 @@ class ELRUN_API DeviceCalls {
 class ELRUN_API ProcessGroup {
  public:
   /// Connects to all peers of the session's generation. Every pair proves the generation's key to each other. The session
-  /// is there for as long as calls are made.
+  /// is there for as long as calls are made. `generation_over` where that generation has ended, or this process was started beside it, for the next one:
+  /// a worker of the kind `staying` then calls `Session::next_generation`, and joins again.
   static Result<ProcessGroup> join(Session& session, const GroupOptions& options = {});
 
   [[nodiscard]] const Membership& membership() const;

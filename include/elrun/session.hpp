@@ -33,7 +33,10 @@ struct Place {
 enum class WorkerKind : std::uint8_t {
   program,  ///< It is asked to end, then started again.
   job,      ///< It is killed and started again; its restarts have a budget, and one after newly decided steps is free.
-  staying,  ///< A job whose process goes on: it calls `next_generation`, or is killed.
+  /// A job whose process goes on: it calls `next_generation`, or is killed. Successors of the dead are started while the others go on: there `open`
+  /// succeeds with a place in a generation that is over for this process. So where `ProcessGroup::join` fails with `generation_over`, in a process
+  /// that has just begun too, the program calls `next_generation` and joins again.
+  staying,
 };
 
 /// Where the time went since a worker's last word of a step, as it measured it. All are 0 where it did not.
@@ -109,7 +112,8 @@ class ELRUN_API Session {
   /// `peer`) or did not answer in time, or something failed here (a call of NCCL). Does nothing for `generation_over`, which the agent said. Never waits.
   virtual void cannot_go_on(const Failure&) {}
 
-  /// Of a generation that is over, in a worker that stays: waits for this process's place in the next one. After success
+  /// Of a generation that is over, in a worker that stays: waits for this process's place in the next one. A process that was started beside a
+  /// generation calls it before it joins one (`WorkerKind::staying`). After success
   /// `place()` and `store()` are of that one. Until `agreed_by` for the agent to say, too, that the generation is over;
   /// from then on as long as the agent lives, for it ends this process when there is no next one. `refused` without elrun.
   virtual Result<void> next_generation(Deadline agreed_by);
@@ -146,7 +150,7 @@ class ELRUN_API Session {
 
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.
-  /// Waits until the session is up, `deadline` at most, and says for whom. Fails with `invalid_argument` when the environment
+  /// Waits until the session is up, `deadline` at most, and says for whom. The generation of that place may be over: see `WorkerKind::staying`. Fails with `invalid_argument` when the environment
   /// contradicts itself, `unreachable` or `deadline_passed` when nobody answers, `refused` when the answer is no,
   /// `exhausted` when the system gives it no descriptor or no thread.
   static Result<std::unique_ptr<Session>> open(WorkerKind kind, Deadline deadline);

@@ -185,7 +185,8 @@ Place NodeWorkers::place_in(std::size_t worker, const World& world) const {
 Actions NodeWorkers::tell_it_is_early(std::size_t worker, const World& world, const Session::Remembered& remembered) const {
   const Worker& w = workers_[worker];
   const GenerationOver over{w.began_as->generation,
-                            {Code::generation_over, Remedy::rejoin, "this process was started beside it, for the next one"}};
+                            {Code::generation_over, Remedy::rejoin,
+                             "this process was started beside it, for the next one: it calls Session::next_generation before it joins"}};
   Place place = place_in(worker, world);
   place.membership = *w.began_as;
   place.restart_count = w.pending.restart_count;

@@ -73,6 +73,8 @@ TEST_CASE("a pending worker is told that its generation is over, and joins when 
   CHECK(place_in(node.actions[1]).membership == Membership{generation(1), Rank{1}, WorldSize{4}});
   CHECK(place_in(node.actions[1]).local_rank == LocalRank{1});
   CHECK(over_in(node.actions[0]).code == Code::generation_over);  // before it has a place in it
+  CHECK(over_in(node.actions[0]).what ==
+        "this process was started beside it, for the next one: it calls Session::next_generation before it joins");
   CHECK(over_in(node.actions[2]).code == Code::generation_over);
   CHECK(node.tell(20, acknowledgement(1)).empty());
   node.tell(10, StepDecided{generation(2), 7});

@@ -152,7 +152,7 @@ class ELRUN_API DeviceCalls {
 /// which they were begun, on a thread of the group's own; a call without `_async` waits for its turn behind them. Their
 /// buffers are borrowed until the call is over, also when its Work is thrown away.
 ///
-/// In a forked child every call is refused, and the parent's group lives on. What ends a group ends its connections for the peers too, although a child
+/// A group that was moved from refuses every call; it has no `membership`. In a forked child every call is refused, and the parent's group lives on. What ends a group ends its connections for the peers too, although a child
 /// holds copies of their descriptors. A worker's death does not: while a child of it lives, its peers learn of the death from the agent alone, or by the
 /// deadline of a call.
 ///

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/comm/call_queue.hpp"
 #include "lib/comm/device_collectives.hpp"
@@ -171,21 +172,44 @@ ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
 ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
 ProcessGroup::~ProcessGroup() = default;
 
-const Membership& ProcessGroup::membership() const { return impl_->collectives().membership(); }
-void ProcessGroup::revoke(const Failure& why) { impl_->revoke(why); }
+namespace {
+
+Failure was_moved() { return {.code = Code::refused, .remedy = Remedy::abort_group, .what = "the group was moved from"}; }
+Work refused_work() {
+  const WorkPromise refused;
+  refused.end(was_moved());
+  return refused.work();
+}
+
+}  // namespace
+
+const Membership& ProcessGroup::membership() const {
+  ELRUN_ASSERT(impl_ != nullptr);
+  return impl_->collectives().membership();
+}
+void ProcessGroup::revoke(const Failure& why) {
+  if (impl_) impl_->revoke(why);
+}
 DeviceCalls ProcessGroup::on(Stream stream) { return {*this, stream}; }
-void ProcessGroup::set_label(std::uint16_t label, const char* (*name)(std::uint16_t)) { impl_->set_label({label, name}); }
-void ProcessGroup::set_deadline(Duration collective) { impl_->set_deadline(collective); }
+void ProcessGroup::set_label(std::uint16_t label, const char* (*name)(std::uint16_t)) {
+  if (impl_) impl_->set_label({label, name});
+}
+void ProcessGroup::set_deadline(Duration collective) {
+  if (impl_) impl_->set_deadline(collective);
+}
 
 Result<void> ProcessGroup::finish() {
+  if (!impl_) return was_moved();
   return impl_->calls().in_turn([&, call = impl_->call()] { return impl_->finish(call); });
 }
 
 Result<void> ProcessGroup::share(const SharedBuffer& buffer) {
+  if (!impl_) return was_moved();
   return impl_->calls().in_turn([&] { return impl_->collectives().share(buffer); });
 }
 
 Result<std::optional<ProcessGroup>> ProcessGroup::split(std::optional<std::uint32_t> color, std::int32_t key) {
+  if (!impl_) return was_moved();
   std::optional<Result<std::optional<ProcessGroup>>> part;
   ELRUN_TRY(impl_->calls().in_turn([&, call = impl_->call()] {
     part.emplace(impl_->split(color, key, call));
@@ -198,9 +222,11 @@ Result<std::optional<ProcessGroup>> ProcessGroup::split(std::optional<std::uint3
 // label are those that stood when it was begun.
 #define ELRUN_GROUP_CALL(name, parameters, ...)                                                                             \
   Result<void> ProcessGroup::name parameters {                                                                              \
+    if (!impl_) return was_moved();                                                                                         \
     return impl_->calls().in_turn([=, impl = impl_.get(), call = impl_->call()]() -> Result<void> { return __VA_ARGS__; }); \
   }                                                                                                                         \
   Work ProcessGroup::name##_async parameters {                                                                              \
+    if (!impl_) return refused_work();                                                                                      \
     return impl_->calls().begin([=, impl = impl_.get(), call = impl_->call()]() -> Result<void> { return __VA_ARGS__; });   \
   }
 ELRUN_GROUP_CALL(all_gather, (std::span<const std::byte> in, std::span<std::byte> out), impl->collectives().all_gather(in, out, call))
@@ -220,6 +246,7 @@ ELRUN_GROUP_CALL(reduce_scatter, (const void* in, std::size_t in_count, void* ou
 
 #define ELRUN_DEVICE_CALL(name, parameters, ...)                                                                              \
   Work DeviceCalls::name parameters const {                                                                                   \
+    if (!group_->impl_) return refused_work();                                                                                \
     return group_->impl_->on_device(stream_, [&](DeviceCollectives& device, const DeviceCall& call) { return __VA_ARGS__; }); \
   }
 ELRUN_DEVICE_CALL(all_gather, (DeviceSpan<const std::byte> in, DeviceSpan<std::byte> out), device.all_gather(in, out, call))

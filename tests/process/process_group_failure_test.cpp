@@ -188,6 +188,26 @@ TEST_CASE("a call after finish says so, and not that the generation is over", "[
         }) == "");
 }
 
+TEST_CASE("a group that was moved from refuses its calls", "[process_group]") {
+  CHECK(run_group(2, [](std::uint32_t, ProcessGroup& group, Complaints& complaints) {
+          ProcessGroup moved = std::move(group);
+          std::vector<float> data(4);
+          // NOLINTBEGIN(bugprone-use-after-move): that is what is asked
+          group.set_label(1);
+          group.set_deadline(1s);
+          group.revoke({Code::refused, Remedy::abort_group, "nobody hears this"});
+          for (const auto& result : {group.barrier(), group.barrier_async().wait(deadline_in(60s)), group.all_reduce(std::span{data}),
+                                     group.finish(), group.on(Stream{}).broadcast({}, Rank{0}).wait(deadline_in(60s))}) {
+            if (result.ok()) return complaints(false, "a call of a group that was moved from succeeded");
+            complaints(result.failure().code == Code::refused, message(result.failure()));
+          }
+          complaints(!group.split(1).ok(), "it was split");
+          // NOLINTEND(bugprone-use-after-move)
+          complaints.must(moved.barrier(), "a barrier of the group that is there");
+          group = std::move(moved);
+        }) == "");
+}
+
 TEST_CASE("peers hear of a group's end although a forked child lives on", "[process_group]") {
   const Transport transport = GENERATE(Transport::automatic, Transport::tcp);
   LocalWorld local{2};

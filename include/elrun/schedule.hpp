@@ -42,9 +42,11 @@ class Rate {
       : function_{[schedule](std::uint64_t step) { return schedule.at(step); }}, problems_{schedule.problems()} {}
   template <class F>
   requires std::is_invocable_r_v<float, const F&, std::uint64_t> Rate(F function)  // NOLINT(google-explicit-constructor)
-      : function_{std::move(function)} {}
+      : function_{std::move(function)} {
+    if (!function_) problems_ = {"it is an empty function"};
+  }
   [[nodiscard]] float at(std::uint64_t step) const { return function_ ? function_(step) : value_; }
-  /// Those of the schedule; `Step::apply` throws them. Empty for a number and for a function.
+  /// Those of the schedule, or that the function is empty; `Step::apply` throws them. Empty for a number and for any other function.
   [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }
 
  private:

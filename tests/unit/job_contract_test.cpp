@@ -210,6 +210,14 @@ const std::vector<Misuse>& misuses() {
          (void)step->apply(AdamW{}, {.lr = Schedule{.shape = Schedule::Shape::cosine, .highest = 0.1, .last = 2, .warm_up = 10}});
        },
        {"the schedule of lr", "last is 2", "steps is 0"}},
+      {"an empty function as learning rate",
+       [](Job& job) {
+         Stage s{job};
+         auto step = s.begin().job.next_step();
+         for (Slot& slot : step->slots()) slot.report(1, 1);
+         (void)step->apply(AdamW{}, {.lr = std::function<float(std::uint64_t)>{}});
+       },
+       {"the schedule of lr", "it is an empty function"}},
       {"a sum in a slot of a step",
        [](Job& job) { Stage{job}.in_slot([](Slot& slot) { slot.add("hits", 1); }); },
        {"add() is for the slots of evaluate()"}},

@@ -3,13 +3,15 @@
 // agent is. An exec that reads from a storage whose server is away does not return, so the thread that sleeps is none that anybody waits for. There are as many of
 // these threads as execs have been under way at one time: one, as a rule. None ever ends, and what they share is never destroyed.
 //
+// The child has a descriptor table of its own, and closes there what the program does not get, before the exec and not by it: an exec that hangs may outlive the agent, and
+// the guard's line or a listening socket that it still had would live on with it. A close that waits for a storage counts as part of the exec.
+//
 // Two words at most come by a pipe. The process says its number once the guard knows it, before it touches any file; then its errno, should the exec fail. The thread says
 // 0 when the exec is over, whatever became of it; or the negative errno of a vfork that failed. (The thread sanitizer makes a fork of a vfork. There an exec counts as
 // over at once, and the exit code alone says that it has failed.)
 #include "launcher/process/spawner.hpp"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -53,6 +55,8 @@ struct Prepared {
   pid_t pid = -1;  // once the exec is over
 };
 
+constexpr int line_of_child = 3;  // behind the standard ones, so that all above it can be closed
+
 // Not inlined: what vfork's child changes on the stack belongs to a frame that nobody else uses.
 [[gnu::noinline]] pid_t spawn(const Prepared& what) {
   const pid_t pid = ::vfork();
@@ -61,6 +65,7 @@ struct Prepared {
   // In case the guard was killed as well (`pkill elrun`): the worker itself, not what it starts, dies with the agent.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   register_with_guard(what.guard_line);
+  ::close(what.guard_line);  // in this process's own table, as all that follows
   const int self = ::getpid();
   [[maybe_unused]] const ssize_t said = ::write(what.line.get(), &self, sizeof self);
   struct sigaction plain {};
@@ -79,12 +84,13 @@ struct Prepared {
   if (what.in >= 0) ::dup2(what.in, 0);
   if (what.out >= 0) ::dup2(what.out, 1);
   if (what.err >= 0) ::dup2(what.err, 2);
-  if (::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0)
-    for (int fd = 3; fd < 65536; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // before Linux 5.11
+  ::dup3(what.line.get(), line_of_child, O_CLOEXEC);  // where it is that already, it stays as it is
+  if (::syscall(SYS_close_range, unsigned{line_of_child + 1}, ~0u, 0u) != 0)
+    for (int fd = line_of_child + 1; fd < 65536; ++fd) ::close(fd);  // before Linux 5.9
   ::execve(what.path.c_str(), what.argv.data(), what.envp.data());
   const int error = errno;
   ::sigprocmask(SIG_SETMASK, &all, nullptr);  // where nobody listens any more, its exit code tells it, and not SIGPIPE
-  [[maybe_unused]] const ssize_t ignored = ::write(what.line.get(), &error, sizeof error);
+  [[maybe_unused]] const ssize_t ignored = ::write(line_of_child, &error, sizeof error);
   ::_exit(error == ENOENT || error == ENOTDIR ? exit_code::not_found : exit_code::cannot_execute);
 }
 
@@ -226,7 +232,7 @@ Result<Spawned> spawn_process(const Guard& guard, const Execution& execution) {
   } catch (const std::system_error& error) {
     return cannot_start(execution.path, error.code().value());
   }
-  const int first = next_word(line.get()).value_or(0);  // which waits for nothing but the kernel's own work
+  const int first = next_word(line.get()).value_or(0);  // which waits for the kernel's own work, and for the guard where its line is full
   if (first < 0) return cannot_start(execution.path, -first);
   spawned.pid = first > 0 ? first : what->pid;
   if (first == 0) {

@@ -1,15 +1,20 @@
 // A worker's program is on a storage that does not answer, so its exec does not return. Nobody but that worker waits for it.
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/fanotify.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/base/fd.hpp"
 #include "tests/support/catch.hpp"
@@ -61,6 +66,69 @@ struct HungAgent {
   std::unique_ptr<Job> job;
   std::uint16_t port = 0;
 };
+
+std::vector<pid_t> children_of(pid_t process) {  // of all its threads
+  std::vector<pid_t> children;
+  for (const auto& thread : fs::directory_iterator{"/proc/" + std::to_string(process) + "/task"}) {
+    std::ifstream file{thread.path() / "children"};
+    for (pid_t child = 0; file >> child;) children.push_back(child);
+  }
+  return children;
+}
+
+/// Two workers of a shell. One has started a process of its own, and the exec of the other is stuck: while this is there, not even SIGKILL ends it.
+struct StuckAgent {
+  explicit StuckAgent(const std::string& limit = "300") : health{free_port()}, rendezvous{free_port()} {
+    fs::create_directory(folder.path() + "/storage");
+    // elrun opens the program once to look at it, then each worker does.
+    job = std::make_unique<Job>(
+        Job::Setting{.arguments = {source_path("tests/process/programs/stuck_storage.py"), folder.path() + "/storage", "/bin/sh", "2",
+                                   program_path("elrun"), "--nproc_per_node", "2", "--health_port", "127.0.0.1:" + std::to_string(health),
+                                   "--rdzv_endpoint", "127.0.0.1:" + std::to_string(rendezvous), "--no_python", program(), "-c",
+                                   "sleep 1000 & echo helper=$$!; wait"},
+                     .environment = {{"XDG_RUNTIME_DIR", folder.path()}, {"ELRUN_STORAGE_LIMIT", limit}, {"TMPDIR", folder.path()}},
+                     .program = "/usr/bin/python3"});
+    const auto said = job->line("helper=", told_within);
+    if (job->says("SKIPPED")) {
+      std::printf("%s", job->output().c_str());
+      return;
+    }
+    INFO(job->output());
+    REQUIRE(said);
+    const std::vector<pid_t> agents = job->children_named("elrun");
+    REQUIRE(agents.size() == 1);
+    pid = agents.front();
+    agent.emplace(pid);
+    helper.emplace(static_cast<pid_t>(number_after(*said, "helper")));
+    const std::string hangs = "an open of the program waits for good";
+    REQUIRE((job->says(hangs) || job->line(hangs, told_within)));
+    for (const pid_t child : children_of(pid)) {
+      const std::string name = text_of_process(std::to_string(child), "comm");
+      (name == "elrun-guard\n" ? guard : name == "program\n" ? first : stuck).emplace(child);
+    }
+    REQUIRE(guard);
+    REQUIRE(first);
+    REQUIRE(stuck);
+  }
+  [[nodiscard]] bool has_directory() const {
+    const fs::directory_iterator all{folder.path()};
+    return std::any_of(begin(all), end(all), [](const auto& entry) { return entry.path().filename().native().starts_with("elrun-"); });
+  }
+  [[nodiscard]] std::string program() const { return folder.path() + "/storage/program"; }
+  TemporaryDirectory folder;
+  std::uint16_t health, rendezvous;
+  std::unique_ptr<Job> job;
+  pid_t pid = -1;
+  std::optional<Watch> agent, guard, first, helper, stuck;  // none: this machine does not allow it
+};
+
+bool is_free(std::uint16_t port) {
+  const Fd listener{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const int yes = 1;
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);  // connections that were closed do not count
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  return ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && ::listen(listener.get(), 1) == 0;
+}
 
 }  // namespace
 
@@ -126,6 +194,35 @@ TEST_CASE("an agent that is killed while an exec hangs leaves nothing behind", "
   agent.job->signal(SIGKILL);
   CHECK(agent.job->wait(told_within) == 128 + SIGKILL);
   for (const Watch& child : children) CHECK(child.ended(Wait{10000}));
+}
+
+TEST_CASE("an agent that is killed while not even SIGKILL ends an exec leaves that process alone behind", "[hung_exec]") {
+  const StuckAgent agent;
+  if (!agent.stuck) return;
+  CHECK_FALSE(is_free(agent.rendezvous));
+  CHECK_FALSE(is_free(agent.health));
+  ::kill(agent.pid, SIGKILL);
+  REQUIRE(agent.agent->ended(told_within));
+  CHECK(is_free(agent.rendezvous));
+  CHECK(is_free(agent.health));
+  CHECK(agent.first->ended(Wait{10000}));
+  CHECK(agent.helper->ended(Wait{10000}));
+  CHECK(agent.guard->ended(Wait{10000}));
+  CHECK_FALSE(agent.has_directory());
+  CHECK_FALSE(agent.stuck->ended(Wait{0}));
+}
+
+TEST_CASE("an agent whose worker's exec is over its limit ends with its guard, also where not even SIGKILL ends that exec", "[hung_exec]") {
+  const StuckAgent agent{"1"};
+  if (!agent.stuck) return;
+  CHECK(agent.job->line("the program has ended: 126", told_within));
+  INFO(agent.job->output());
+  CHECK(agent.job->says("has not returned in 1.0 s: its storage does not answer"));
+  CHECK(agent.guard->ended(Wait{0}));
+  CHECK(agent.helper->ended(Wait{0}));
+  CHECK_FALSE(agent.has_directory());
+  CHECK(is_free(agent.rendezvous));
+  CHECK_FALSE(agent.stuck->ended(Wait{0}));
 }
 
 }  // namespace elrun::test

@@ -34,13 +34,9 @@ std::string beginning_of(const Path& path) {
 }  // namespace
 
 StackTools::StackTools(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting)
-    : loop_{loop},
-      guard_{guard},
-      clock_{clock},
-      log_{log},
-      setting_{std::move(setting)},
-      programs_{find_stack_programs(setting_.environment)},
-      deadline_{loop} {}
+    : loop_{loop}, guard_{guard}, clock_{clock}, log_{log}, setting_{std::move(setting)}, deadline_{loop} {
+  if (setting_.are_likely) programs_ = find_stack_programs(setting_.environment);
+}
 
 StackTools::~StackTools() {
   if (running_) running_->tool->abandon();
@@ -54,7 +50,8 @@ bool StackTools::is_tool(pid_t process) const {
 
 void StackTools::take(LocalRank worker, pid_t process) {
   log_.error(fmt::format("what worker {} of this node is doing:\n{}", worker.value(), thread_states(process)));
-  const StackSource source = stack_source(process, programs_);
+  if (!programs_) programs_ = find_stack_programs(setting_.environment);
+  const StackSource source = stack_source(process, *programs_);
   if (source.tool.empty()) return log_.info(fmt::format("worker {} of this node: {}", worker.value(), source.why_none));
   waiting_.push_back({worker, source.tool, clock_.now() + setting_.limit});
   boost::asio::post(loop_, [this] { start_next(); });  // when all that hang are known, each gets its share of the time

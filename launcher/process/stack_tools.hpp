@@ -35,14 +35,16 @@ class StackTools {
     Path directory;                ///< Holds the tools' output; the agent's own.
     const Variables& environment;  ///< PATH says where the tools are.
     Duration limit{};              ///< After `take`, a worker's stacks are there within this, or given up.
+    bool are_likely = true;        ///< False: tools are not looked up before the first `take`.
   };
-  /// Looks the tools up (`find_stack_programs`), which takes 2.5 s at most.
+  /// Looks the tools up (`find_stack_programs`) where it is likely that they are needed, which takes 2.5 s at most.
   StackTools(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting);
   ~StackTools();
   StackTools(const StackTools&) = delete;
   StackTools& operator=(const StackTools&) = delete;
 
-  /// Logs what the threads of this worker are doing: what /proc says now, and what a tool says when it is done.
+  /// Logs what the threads of this worker are doing: what /proc says now, and what a tool says when it is done. Looks the tools up
+  /// where that was not done yet, as the constructor.
   void take(LocalRank worker, pid_t process);
   /// The worker is about to get a signal: a tool that holds it is killed, and what it has said so far is logged.
   void let_go(LocalRank worker);
@@ -70,7 +72,8 @@ class StackTools {
   const Clock& clock_;
   const Log& log_;
   const Setting setting_;
-  const StackPrograms programs_;  // looked up at the start: when workers hang, a folder of PATH may hang with them
+  std::optional<StackPrograms>
+      programs_;  // looked up at the start, where they may be needed: when workers hang, a folder of PATH may hang with them
   boost::asio::steady_timer deadline_;
   std::deque<Waiting> waiting_;
   std::optional<Running> running_;

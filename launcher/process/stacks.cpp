@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -69,10 +73,14 @@ Found found_in(const std::string& folder) {
   return found;
 }
 
-std::string with_silent(std::string text, const std::vector<std::string>& silent) {
-  return silent.empty() ? std::move(text)
-                        : fmt::format("{} (of PATH, {} did not answer when this agent began)", text, fmt::join(silent, ":"));
+std::string with_silent(const std::string& text, const StackPrograms& programs) {
+  if (programs.silent.empty()) return text;
+  const std::string silent = fmt::format("of PATH, {} did not answer when this agent began", fmt::join(programs.silent, ":"));
+  if (programs.not_asked.empty()) return fmt::format("{} ({})", text, silent);
+  return fmt::format("{} ({}, and {} were not looked at after that)", text, silent, fmt::join(programs.not_asked, ":"));
 }
+
+bool is_of_system(const std::string& folder) { return folder == "/usr/bin" || folder == "/bin" || folder == "/usr/local/bin"; }
 
 }  // namespace
 
@@ -87,22 +95,28 @@ StackPrograms find_stack_programs(const Variables& environment) {
   const auto path = environment.find("PATH");
   std::string_view rest = path == environment.end() ? std::string_view{"/usr/bin:/bin"} : std::string_view{path->second};
   std::vector<std::string> folders;
-  std::vector<std::function<Found()>> calls;
   while (!rest.empty()) {
     const auto colon = rest.find(':');
-    if (rest.front() == '/') {
-      folders.emplace_back(rest.substr(0, colon));
-      calls.emplace_back([folder = folders.back()] { return found_in(folder); });
-    }
+    if (rest.front() == '/') folders.emplace_back(rest.substr(0, colon));
     rest = colon == rest.npos ? std::string_view{} : rest.substr(colon + 1);
   }
+  std::vector<std::size_t> order(
+      folders.size());  // of the questions: the system's first, for after some that do not answer no other is asked
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_partition(order.begin(), order.end(), [&](std::size_t i) { return is_of_system(folders[i]); });
+  const auto was_asked = std::make_shared<std::vector<std::atomic<bool>>>(folders.size());
+  std::vector<std::function<Found()>> calls;
+  for (const std::size_t i : order)
+    calls.emplace_back([i, folder = folders[i], was_asked] { return was_asked->at(i) = true, found_in(folder); });
   const auto answers = answers_in_time(calls, folder_answers_within);
+  std::vector<std::optional<Found>> found(folders.size());
+  for (std::size_t i = 0; i < order.size(); ++i) found[order[i]] = answers[i];
   StackPrograms programs;
   const std::array<std::string*, 3> paths{&programs.py_spy, &programs.eu_stack, &programs.gdb};
   for (std::size_t i = 0; i < folders.size(); ++i) {
-    if (!answers[i]) programs.silent.push_back(folders[i]);
+    if (!found[i]) (was_asked->at(i) ? programs.silent : programs.not_asked).push_back(folders[i]);
     for (std::size_t tool = 0; tool < names.size(); ++tool)
-      if (answers[i] && answers[i]->at(tool) && paths[tool]->empty()) *paths[tool] = fmt::format("{}/{}", folders[i], names[tool]);
+      if (found[i] && found[i]->at(tool) && paths[tool]->empty()) *paths[tool] = fmt::format("{}/{}", folders[i], names[tool]);
   }
   return programs;
 }
@@ -115,14 +129,14 @@ StackSource stack_source(pid_t process, const StackPrograms& programs) {
     if (!programs.py_spy.empty()) return {{programs.py_spy, "dump", "--nonblocking", "--pid", pid}, {}};
     return {{},
             with_silent("Python prints its threads' stacks when it gets SIGABRT, below; with py-spy on PATH they would be printed before",
-                        programs.silent)};
+                        programs)};
   }
   if (!programs.eu_stack.empty()) return {{programs.eu_stack, "-p", pid}, {}};
   if (!programs.gdb.empty())
     return {{programs.gdb, "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-p", pid, "-ex",
              "thread apply all backtrace 64"},
             {}};
-  return {{}, with_silent("its stacks are not known: no eu-stack or gdb on PATH", programs.silent)};
+  return {{}, with_silent("its stacks are not known: no eu-stack or gdb on PATH", programs)};
 }
 
 Variables tool_environment(Variables environment) {

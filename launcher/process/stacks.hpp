@@ -23,8 +23,10 @@ struct StackSource {
 struct StackPrograms {
   std::string py_spy, eu_stack, gdb;
   std::vector<std::string> silent;  ///< Folders of PATH that did not answer.
+  std::vector<std::string>
+      not_asked;  ///< Those that were not looked at, because five others had not answered, or there was no thread for it.
 };
-/// Looks each folder of PATH up on another thread, 500 ms for each that does not answer. For the start of an agent: when workers hang, the storage that they hang on may have
+/// Looks each folder of PATH up on another thread, 500 ms for each that does not answer, the system's folders first. For the start of an agent: when workers hang, the storage that they hang on may have
 /// some of those folders.
 [[nodiscard]] StackPrograms find_stack_programs(const Variables& environment);
 /// For Python py-spy, where it was found; else no tool, for Python tells its own stacks when it gets SIGABRT, and a debugger

@@ -37,7 +37,12 @@ WorkerProcesses::WorkerProcesses(boost::asio::io_context& loop, const Guard& gua
       setting_{std::move(setting)},
       reporter_{reporter},
       feed_{std::move(feed)},
-      stack_tools_{loop, guard, clock, log, {setting_.agent.directory, setting_.agent.environment, setting_.agent.options.timeouts.stacks}},
+      stack_tools_{loop,
+                   guard,
+                   clock,
+                   log,
+                   {setting_.agent.directory, setting_.agent.environment, setting_.agent.options.timeouts.stacks,
+                    setting_.agent.options.hang_timeout > Duration{0}}},
       output_watch_{loop},
       orphans_{loop, clock, setting_.socket.string(), [this](pid_t pid) { return is_known(pid); }},
       exit_watch_{loop, [this](LocalRank worker) {

@@ -87,6 +87,36 @@ TEST_CASE("a folder on PATH that does not answer holds up no end of a hung worke
   CHECK(job.says("this is a hang"));
 }
 
+TEST_CASE("folders on PATH that do not answer hide no debugger of the system, and delay no start without --hang_timeout", "[hang]") {
+  const TemporaryDirectory folder, runtime;
+  std::string path;
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) path += folder.path() + "/" + name + ":";
+  const auto started = [&](const std::vector<std::string>& options) {
+    return std::make_unique<Job>(Job::Setting{
+        .arguments = with({source_path("tests/process/programs/hanging_folder.py"), folder.path(), program_path("elrun")}, options),
+        .environment = {{"PATH", path + "/usr/bin:/bin"}, {"XDG_RUNTIME_DIR", runtime.path()}, {"TMPDIR", runtime.path()}},
+        .program = "/usr/bin/python3"});
+  };
+  SECTION("with it") {
+    const auto job = started(with(by_output, {"--no_python", "/bin/sleep", "1000"}));
+    const int code = job->wait(patience);
+    INFO(job->output());
+    if (job->says("SKIPPED")) return;
+    CHECK(code == 174);
+    if (fs::exists("/usr/bin/gdb") || fs::exists("/usr/bin/eu-stack"))
+      CHECK(job->says("stacks of worker 0 of this node"));  // which looks at PATH itself, and hangs
+    else CHECK(job->says("/e did not answer when this agent began, and " + folder.path() + "/f were not looked at after that"));
+  }
+  SECTION("without it") {  // where each thread of the agent waits in the kernel
+    const auto job = started({"--no_python", "/bin/sh", "-c", "/bin/cat /proc/$PPID/task/*/wchan"});
+    const int code = job->wait(patience);
+    INFO(job->output());
+    if (job->says("SKIPPED")) return;
+    CHECK(code == 0);
+    CHECK_FALSE(job->says("fuse_"));
+  }
+}
+
 TEST_CASE("Python tells its own stacks, and no debugger stops it before that", "[hang]") {
   const HoldingGdb gdb;
   const std::vector<std::string> sleeps{"-m", "timeit", "-n", "1", "-r", "1", "import time; time.sleep(1000)"};

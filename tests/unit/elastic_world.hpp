@@ -257,8 +257,9 @@ class ElasticWorld {
                     lines_.emplace_back(line);
                   }};
     PosixFiles files;
-    const std::unique_ptr<Memory> arrays = arrays_ ? arrays_() : nullptr;
+    std::unique_ptr<Memory> arrays;
     try {
+      if (arrays_) arrays = arrays_();  // on a device that another member has lost for this process there is none
       JobAccess::drive({.clock = clock_,
                         .files = files,
                         .session = person.session,

@@ -32,14 +32,17 @@ class CoordinatorLine {
     is_up_ = serves_ = false;
   }
   /// How long a coordinator is waited for from `now` on, when the line goes down. One that came for less than a heartbeat limit, and began no
-  /// generation, gives no new grace: else nothing would end a wait in which coordinators come and go.
-  [[nodiscard]] Duration grace(Instant now, const Timeouts& timeouts) const {
-    return grace_left_ && now - up_since_ < timeouts.heartbeat_limit ? *grace_left_ : timeouts.coordinator_grace;
+  /// generation, gives no new grace: else nothing would end a wait in which coordinators come and go. But once in such a wait it is as long as another coordinator may take to come, whatever is left.
+  [[nodiscard]] Duration grace(Instant now, const Timeouts& timeouts) {
+    constexpr Duration least = 30s;
+    if (!grace_left_ || now - up_since_ >= timeouts.heartbeat_limit) return is_prolonged_ = false, timeouts.coordinator_grace;
+    if (*grace_left_ >= least || std::exchange(is_prolonged_, true)) return *grace_left_;
+    return std::min(least, timeouts.coordinator_grace);
   }
   /// It runs this node's generation: a new one begins (`anew`), or it goes on with the one that is there.
   void serves(bool anew) {
     serves_ = true;
-    if (anew) reported_job_ = false, waiting_for_.clear(), grace_left_.reset();
+    if (anew) reported_job_ = false, waiting_for_.clear(), grace_left_.reset(), is_prolonged_ = false;
   }
   [[nodiscard]] bool is_up() const { return is_up_; }
   [[nodiscard]] bool is_serving() const { return serves_; }
@@ -77,6 +80,7 @@ class CoordinatorLine {
   bool fell_silent_ = false;
   Instant up_since_{};                  // the last line, and
   std::optional<Duration> grace_left_;  // what was left of the wait that it ended
+  bool is_prolonged_ = false;           // that wait was, as there was hardly anything left of it
   bool reported_job_ = false;
   std::optional<Starting> reported_starting_;
   std::uint64_t newest_running_ = 0;

@@ -436,7 +436,9 @@ void Supervisor::on_stuck(std::size_t worker) {
 }
 
 void Supervisor::on_coordinator_lost() {
-  const bool is_done = phase_ == Phase::running && options_.workers > 0 && all_ended_well(view());
+  const bool is_done =
+      phase_ == Phase::running && options_.workers > 0 &&
+      std::all_of(workers_.all().begin(), workers_.all().end(), [](const Worker& w) { return w.ending && w.ending->ok(); });
   const Failure why{Code::unreachable, Remedy::exit_process,
                     fmt::format("no coordinator for {} ({}){}", for_people(options_.timeouts.coordinator_grace), line_.waiting_for(),
                                 is_done ? "; all workers of this node had ended with 0" : "")};

@@ -40,11 +40,19 @@ TEST_CASE("a line that was short gives no new grace, unless a generation began o
   const Instant up{1000s};
   line.up(up, {});
   CHECK(line.grace(up + 1s, timeouts) == timeouts.coordinator_grace);
-  line.up(up, 20s);
-  CHECK(line.grace(up + timeouts.heartbeat_limit - 1ns, timeouts) == 20s);
+  line.up(up, 40s);
+  CHECK(line.grace(up + timeouts.heartbeat_limit - 1ns, timeouts) == 40s);
   CHECK(line.grace(up + timeouts.heartbeat_limit, timeouts) == timeouts.coordinator_grace);
   line.serves(false);
-  CHECK(line.grace(up + 1s, timeouts) == 20s);
+  CHECK(line.grace(up + 1s, timeouts) == 40s);
+  // Another coordinator needs some time to come: once in a wait it has that.
+  line.up(up, Duration{0});
+  CHECK(line.grace(up + 1s, timeouts) == 30s);
+  line.up(up, 3s);
+  CHECK(line.grace(up + 1s, timeouts) == 3s);
+  CHECK(line.grace(up + timeouts.heartbeat_limit, timeouts) == timeouts.coordinator_grace);
+  line.up(up, 3s);
+  CHECK(line.grace(up + 1s, timeouts) == 30s);
   line.serves(true);
   CHECK(line.grace(up + 1s, timeouts) == timeouts.coordinator_grace);
 }

@@ -115,7 +115,8 @@ void Election::on(const Found& found) {
 // Keeps the line if it leads to the elected coordinator, or if nobody knows yet who is elected. Otherwise it follows the elected one.
 void Election::confirm(const std::optional<Leader>& leader) {
   if (leader && leader->is_same_leadership(followed_)) return void(confirms_ = false);
-  if (!leader || leader->address.empty() || leader->lease == lease_.id) return look_after(calls_.half_by_chance(look_interval));
+  if (!leader || leader->address.empty() || leader->lease == LeaseId{} || leader->lease == lease_.id)
+    return look_after(calls_.half_by_chance(look_interval));
   confirms_ = false;
   phase_ = Phase::looking;
   was_absent_ = false;

@@ -145,6 +145,17 @@ TEST_CASE("a leader key without a lease is no agent's: who finds it says so and 
   CHECK(agent.did<Grant>());
 }
 
+TEST_CASE("nobody leaves a coordinator for a leader key without a lease", "[election]") {
+  Agent agent;
+  agent.on(Begin{}).on(Found{}).tick().on(Found{}).on(Granted{{LeaseId{50}, 5s}}).on(Counted{other, {}});
+  REQUIRE(agent.did<Follow>());
+  agent.on(LineUp{}).on(LineDown{}).on(Found{other}).on(LineUp{});
+  agent.on(Found{Leader{Revision{9}, LeaseId{}, "10.0.0.9:1"}});
+  CHECK_FALSE(agent.did<Follow>());
+  agent.tick();
+  CHECK(agent.did<Look>());
+}
+
 TEST_CASE("an agent campaigns when it has looked twice and found no leader", "[election]") {
   Agent agent;
   agent.on(Begin{}).on(Found{});

@@ -206,6 +206,19 @@ TEST_CASE("a peer that left fails only what is not over a second later", "[nccl]
     CHECK(owner.life.call_ended(number, NcclResult::success));
     CHECK(owner.look(9s, NcclResult::success, left) == Next::rest);
   }
+  SECTION("NCCL's own error follows from it") {
+    owner.call(2s);
+    const auto answer = GENERATE(NcclResult::system_error, NcclResult::internal_error, NcclResult::remote_error);
+    CHECK(owner.look(2s + 10ms, answer, {.lost = Rank{5}, .detail = "socket closed"}) == Next::give_up);
+    CHECK_THAT(owner.why(), Catch::Contains("peer_lost") && Catch::Contains("rank 5 is gone") && Catch::Contains("socket closed") &&
+                                Catch::Contains("rejoin"));
+    CHECK(owner.life.failure_so_far().peer == Rank{5});
+  }
+  SECTION("an error of the device does not") {
+    owner.call(2s);
+    CHECK(owner.look(2s + 10ms, NcclResult::unhandled_cuda_error, {.lost = Rank{5}}) == Next::give_up);
+    CHECK_FALSE(owner.life.failure_so_far().peer);
+  }
   SECTION("the call still needs it") {
     owner.call(2s);
     CHECK(owner.look(3s, NcclResult::success, left) == Next::look_again);

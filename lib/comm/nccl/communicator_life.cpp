@@ -97,7 +97,12 @@ void CommunicatorLife::look_for_trouble(const CommunicatorView& view) {
   if (!usable()) return;
   if (is_error(view.answer)) {
     const std::string name = calls_.empty() ? whole_.name : calls_.begin()->second.name;
-    return fail(from_nccl(view.answer, name, device(), view.detail));
+    Failure why = from_nccl(view.answer, name, device(), view.detail);
+    if (view.lost && view.answer != NcclResult::unhandled_cuda_error) {
+      why.what = fmt::format("rank {} is gone: {}", view.lost->value(), why.what);
+      why.code = Code::peer_lost, why.remedy = Remedy::rejoin, why.peer = view.lost;
+    }
+    return fail(std::move(why));
   }
   look_at_deadlines(view.now);
 }

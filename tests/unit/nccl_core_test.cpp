@@ -209,7 +209,7 @@ TEST_CASE("a peer that left fails only what is not over a second later", "[nccl]
   SECTION("NCCL's own error follows from it") {
     owner.call(2s);
     const auto answer = GENERATE(NcclResult::system_error, NcclResult::internal_error, NcclResult::remote_error);
-    CHECK(owner.look(2s + 10ms, answer, {.lost = Rank{5}, .detail = "socket closed"}) == Next::give_up);
+    CHECK(owner.look(2s + 10ms, answer, {.detail = "socket closed", .lost = Rank{5}}) == Next::give_up);
     CHECK_THAT(owner.why(), Catch::Contains("peer_lost") && Catch::Contains("rank 5 is gone") && Catch::Contains("socket closed") &&
                                 Catch::Contains("rejoin"));
     CHECK(owner.life.failure_so_far().peer == Rank{5});

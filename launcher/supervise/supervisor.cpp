@@ -158,7 +158,7 @@ void Supervisor::join_as_broken() {
 
 void Supervisor::on_link_up() {
   if (deadlines_.is_set(Wait::coordinator)) say(Level::info, fmt::format("the coordinator at {} is back", options_.coordinator));
-  const auto awaited_until = deadlines_.at(Wait::coordinator);
+  const auto awaited_until = deadlines_.at(generation_.last().number == 0 ? Wait::join : Wait::coordinator);
   line_.up(now_, awaited_until ? std::optional{std::max(*awaited_until - now_, Duration{0})} : std::nullopt);
   deadlines_.clear(Wait::coordinator);
   // Also while workers are being stopped: whoever decides about the next generation has to wait for that. A node that goes
@@ -171,8 +171,9 @@ void Supervisor::on_link_down(const Failure& why) {
   const bool none_yet = generation_.last().number == 0;
   const bool is_awaited = phase_ != Phase::stopping || stop_.rejoins();  // else it is known already how this node ends
   if (is_awaited && !none_yet && !deadlines_.is_set(Wait::coordinator))
-    deadlines_.set(Wait::coordinator, now_ + line_.grace(now_, options_.timeouts));
-  if (none_yet && !deadlines_.is_set(Wait::join)) deadlines_.set(Wait::join, now_ + options_.timeouts.join);
+    deadlines_.set(Wait::coordinator, now_ + line_.grace(now_, options_.timeouts.coordinator_grace, options_.timeouts));
+  if (none_yet && !deadlines_.is_set(Wait::join))
+    deadlines_.set(Wait::join, now_ + line_.grace(now_, options_.timeouts.join, options_.timeouts));
   const Instant until = deadlines_.at(Wait::coordinator).value_or(deadlines_.at(Wait::join).value_or(now_));
   if (is_awaited)
     say(Level::warning,

@@ -36,25 +36,26 @@ TEST_CASE("only a coordinator that served can fall silent, and its address is na
 
 TEST_CASE("a line that was short gives no new grace, unless a generation began on it", "[line]") {
   const Timeouts timeouts;
+  const Duration whole = GENERATE(as<Duration>{}, 600s, 50s);
   CoordinatorLine line;
   const Instant up{1000s};
   line.up(up, {});
-  CHECK(line.grace(up + 1s, timeouts) == timeouts.coordinator_grace);
+  CHECK(line.grace(up + 1s, whole, timeouts) == whole);
   line.up(up, 40s);
-  CHECK(line.grace(up + timeouts.heartbeat_limit - 1ns, timeouts) == 40s);
-  CHECK(line.grace(up + timeouts.heartbeat_limit, timeouts) == timeouts.coordinator_grace);
+  CHECK(line.grace(up + timeouts.heartbeat_limit - 1ns, whole, timeouts) == 40s);
+  CHECK(line.grace(up + timeouts.heartbeat_limit, whole, timeouts) == whole);
   line.serves(false);
-  CHECK(line.grace(up + 1s, timeouts) == 40s);
+  CHECK(line.grace(up + 1s, whole, timeouts) == 40s);
   // Another coordinator needs some time to come: once in a wait it has that.
   line.up(up, Duration{0});
-  CHECK(line.grace(up + 1s, timeouts) == 30s);
+  CHECK(line.grace(up + 1s, whole, timeouts) == 30s);
   line.up(up, 3s);
-  CHECK(line.grace(up + 1s, timeouts) == 3s);
-  CHECK(line.grace(up + timeouts.heartbeat_limit, timeouts) == timeouts.coordinator_grace);
+  CHECK(line.grace(up + 1s, whole, timeouts) == 3s);
+  CHECK(line.grace(up + timeouts.heartbeat_limit, whole, timeouts) == whole);
   line.up(up, 3s);
-  CHECK(line.grace(up + 1s, timeouts) == 30s);
+  CHECK(line.grace(up + 1s, whole, timeouts) == 30s);
   line.serves(true);
-  CHECK(line.grace(up + 1s, timeouts) == timeouts.coordinator_grace);
+  CHECK(line.grace(up + 1s, whole, timeouts) == whole);
 }
 
 TEST_CASE("a reason to wait is news once", "[line]") {

@@ -1,4 +1,4 @@
-// Workers that have not joined the world: who waits for whom, and who hangs.
+// Before a world, and workers that have not joined it: who waits for whom, until when, and who hangs.
 #include "tests/unit/supervisor_node.hpp"
 
 namespace elrun::test::supervisor_start {
@@ -34,6 +34,31 @@ std::optional<M> told(const Node& node) {
 }
 
 }  // namespace
+
+TEST_CASE("coordinators that come and go before the first generation end the wait for it", "[supervisor][start]") {
+  Node node;
+  const LinkDown gone{{Code::unreachable, Remedy::retry, "reset"}};
+  const auto comes_for = [&](Duration up) {
+    node.on(LinkUp{});
+    node.hear(Waiting{"1 of 2 nodes; missing: at least 1"});
+    node.wait(up);
+    node.on(gone);
+  };
+  node.on(gone);
+  for (int i = 0; i < 59; ++i) {
+    REQUIRE(node.wait(10s).empty());
+    comes_for(4s);
+  }
+  SECTION("when the join deadline is used up, which was prolonged once where less than 30 s of it were left") {
+    CHECK(node.wait(20s - 1ns).empty());
+    CHECK(node.wait(1ns) == Words{"leave", "finish 170"});
+  }
+  SECTION("which is whole again after one that stood for a heartbeat limit") {
+    comes_for(5s);
+    CHECK(node.wait(600s - 1ns).empty());
+    CHECK(node.wait(1ns) == Words{"leave", "finish 170"});
+  }
+}
 
 TEST_CASE("who waits for its peers does not hang, however long; once they are there its time begins", "[supervisor][hang][start]") {
   Node node = waiting(10s);

@@ -31,11 +31,11 @@ class CoordinatorLine {
     if (serves_) fell_silent_ = why.code == Code::deadline_passed;
     is_up_ = serves_ = false;
   }
-  /// How long a coordinator is waited for from `now` on, when the line goes down: `whole`, as a rule. One that came for less than a heartbeat limit, and began no
+  /// How long a coordinator is waited for from `now` on, when the line goes down: `whole`, as a rule. One that did not stay (`Timeouts::coordinator_stays`), and began no
   /// generation, gives no new grace: else nothing would end a wait in which coordinators come and go. But once in such a wait it is as long as another coordinator may take to come, whatever is left.
   [[nodiscard]] Duration grace(Instant now, Duration whole, const Timeouts& timeouts) {
     constexpr Duration least = 30s;
-    if (!grace_left_ || now - up_since_ >= timeouts.heartbeat_limit) return is_prolonged_ = false, whole;
+    if (!grace_left_ || now - up_since_ >= timeouts.coordinator_stays()) return is_prolonged_ = false, whole;
     if (*grace_left_ >= least || std::exchange(is_prolonged_, true)) return *grace_left_;
     return std::min(least, whole);
   }

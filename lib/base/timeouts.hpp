@@ -2,6 +2,7 @@
 /// \file The time-outs between elrun's processes in one table, and how they depend on each other. These are the defaults; a row says where it
 /// cannot be set. Pauses and waits of one file alone stand there.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct Timeouts {
   Duration etcd_call = 2s;       ///< One server of etcd answers within this (a third of the lease at most), or the next one is asked.
   Duration verdict_linger = 5s;  ///< The coordinator stays this long at most for agents that have not heard the verdict.
   Duration store_wait = 600s;    ///< A store call that waits for a key.
+
+  /// A coordinator that comes for less than this did not stay, and one that comes and goes so has a deadline. Elected ones that each cannot write to etcd live for up to two leases.
+  [[nodiscard]] constexpr Duration coordinator_stays() const { return std::max(heartbeat_limit, 2 * lease); }
 
   /// What contradicts what, in sentences; empty when all is well.
   [[nodiscard]] constexpr bool consistent() const {

@@ -35,15 +35,18 @@ TEST_CASE("only a coordinator that served can fall silent, and its address is na
 }
 
 TEST_CASE("a line that was short gives no new grace, unless a generation began on it", "[line]") {
-  const Timeouts timeouts;
+  Timeouts timeouts;
+  SECTION("of less than two leases") { timeouts.lease = 10s; }
+  SECTION("of less than a heartbeat limit") { timeouts.heartbeat_limit = 20s; }
+  CHECK(timeouts.coordinator_stays() == 20s);
   const Duration whole = GENERATE(as<Duration>{}, 600s, 50s);
   CoordinatorLine line;
   const Instant up{1000s};
   line.up(up, {});
   CHECK(line.grace(up + 1s, whole, timeouts) == whole);
   line.up(up, 40s);
-  CHECK(line.grace(up + timeouts.heartbeat_limit - 1ns, whole, timeouts) == 40s);
-  CHECK(line.grace(up + timeouts.heartbeat_limit, whole, timeouts) == whole);
+  CHECK(line.grace(up + timeouts.coordinator_stays() - 1ns, whole, timeouts) == 40s);
+  CHECK(line.grace(up + timeouts.coordinator_stays(), whole, timeouts) == whole);
   line.serves(false);
   CHECK(line.grace(up + 1s, whole, timeouts) == 40s);
   // Another coordinator needs some time to come: once in a wait it has that.
@@ -51,7 +54,7 @@ TEST_CASE("a line that was short gives no new grace, unless a generation began o
   CHECK(line.grace(up + 1s, whole, timeouts) == 30s);
   line.up(up, 3s);
   CHECK(line.grace(up + 1s, whole, timeouts) == 3s);
-  CHECK(line.grace(up + timeouts.heartbeat_limit, whole, timeouts) == whole);
+  CHECK(line.grace(up + timeouts.coordinator_stays(), whole, timeouts) == whole);
   line.up(up, 3s);
   CHECK(line.grace(up + 1s, whole, timeouts) == 30s);
   line.serves(true);

@@ -123,7 +123,7 @@ void Simulation::link_down(ProcessId id, const std::string& why) {
 void Simulation::connect_failed(ProcessId id, const std::string& why) {
   Agent& agent = agents_.at(id);
   // A line that was short is no contact.
-  if (agent.up_since && local(id) - *agent.up_since >= profile_.timeouts.heartbeat_limit) agent.out_of_contact.reset();
+  if (agent.up_since && local(id) - *agent.up_since >= profile_.timeouts.coordinator_stays()) agent.out_of_contact.reset();
   agent.up_since.reset();
   if (!agent.out_of_contact) agent.out_of_contact = local(id);
   const Duration wait = agent.backoff / 2 + random(agent.backoff / 2);

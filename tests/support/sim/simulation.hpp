@@ -86,7 +86,7 @@ struct Agent {
   std::uint64_t attempt = 0;
   std::string last_reason;
   std::optional<ProcessId> answers_from;  ///< The coordinator whose message came last
-  std::optional<Instant> out_of_contact;  ///< Since, by its own clock; a line shorter than the heartbeat limit is no contact.
+  std::optional<Instant> out_of_contact;  ///< Since, by its own clock; a line on which no coordinator stayed is no contact.
   std::optional<Instant> up_since;        ///< The line, by the same clock
   std::optional<ProcessId> guard_tells;   ///< Its guard, of its end: whose line it had last. None: its own, or it ends by itself
 };

@@ -244,7 +244,7 @@ void Election::on(const Kept& kept) {
   calls_.plan(now_ + lease_.length / 3);
   if (leadership_->is_doubtful() && now_ < lease_until_) {
     leadership_->trust();
-    act(Say{Level::info, "etcd answers again, and this agent still coordinates"});
+    act(Say{Level::info, "the lease in etcd is renewed, and this agent still coordinates"});
   }
   if (!leadership_->is_published()) keep_or_publish();
 }
@@ -293,10 +293,14 @@ void Election::on(const Tick&) {
     return step_down("etcd could not be asked to write for too long; another agent may reach it");
   if (leads() && !leadership_->is_doubtful() && now_ >= lease_until_) {
     leadership_->doubt();
+    // A call has a third of the lease for its answer: one that is younger may have one still.
     const auto since = calls_.unanswered_since();
-    const std::string why = since ? fmt::format("etcd has not answered for {:.3g} s", std::chrono::duration<double>(now_ - *since).count())
-                                  : "the lease in etcd was not renewed in time";
-    act(Say{Level::warning, why + ": what runs goes on, but no generation can begin until it does"});
+    const bool is_silent = since && now_ - *since >= lease_.length / 3;
+    act(Say{Level::warning,
+            is_silent ? fmt::format("etcd has not answered for {:.3g} s: what runs goes on, but no generation can begin until it does",
+                                    std::chrono::duration<double>(now_ - *since).count())
+                      : "etcd answers so late that the lease in it was not renewed in time: what runs goes on, but no generation can begin "
+                        "until it is"});
   }
   if (const auto at = calls_.next_at(); !at || now_ < *at) return;
   if (phase_ == Phase::looking || confirms_) look();

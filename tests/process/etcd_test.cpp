@@ -415,7 +415,7 @@ TEST_CASE("etcd is killed and started again: what runs goes on, what is new wait
   cluster.etcd.kill();
   REQUIRE(a.line("etcd has not answered"));  // for a whole lease
   cluster.etcd.start();
-  REQUIRE(a.line("etcd answers again"));
+  REQUIRE(a.line("the lease in etcd is renewed"));
   CHECK(worker_of(a) == worker_a);
   CHECK(worker_of(b) == worker_b);
   CHECK(count_in(a.output() + b.output(), "elected to coordinate") == 1);

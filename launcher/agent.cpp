@@ -197,6 +197,11 @@ class Agent {
   void perform(const Send& a) {
     if (const auto* join = std::get_if<Join>(&a.message); join != nullptr && !join->resuming && rendezvous_.has_line()) reporter_.joining();
     if (std::holds_alternative<Progress>(a.message) && train_job_) train_job_->decided(supervisor_.newest_step());
+    if (const auto* failed = std::get_if<WorkerFailed>(&a.message)) {
+      WorkerFailed whole = *failed;
+      reporter_.complete(whole.death);
+      return rendezvous_.send(std::move(whole));
+    }
     rendezvous_.send(a.message);
   }
   void perform(const Spawn& a) {

@@ -138,6 +138,8 @@ struct WorkerDeath {
   std::string last_lines;  ///< Of its standard error, where elrun has it
   std::string evidence;    ///< What its node saw of the cause, such as an OOM kill
   bool never_ran = false;  ///< It could not be executed: the exit code is elrun's, not the program's.
+  /// Its process had not ended when its node told of it: it cannot go on, or is stuck in the kernel. Then there is no end of which exit code and signal could be.
+  [[nodiscard]] bool lived() const { return pid != 0 && wall_ns == 0; }
   friend bool operator==(const WorkerDeath&, const WorkerDeath&) = default;
 };
 constexpr std::size_t death_line_max = 1024;  ///< Of a text that is one line

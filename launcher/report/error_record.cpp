@@ -84,6 +84,7 @@ std::optional<ErrorRecord> read_error_record(std::string_view text) {
 std::string error_record_of(const WorkerDeath& death) {
   const std::string error =
       !death.error.empty() ? death.error
+      : death.lived()      ? fmt::format("rank {} on {} cannot go on: {}", death.rank, death.host, death.evidence)
                            : fmt::format("rank {} on {} ended by {}", death.rank, death.host, describe({death.exit_code, death.signal}));
   const nlohmann::json record{{"message",
                                {{"message", error},

@@ -51,8 +51,10 @@ std::string block_of(const FailedJob& job, std::size_t index) {
   line("time", death.wall_ns == 0 ? unknown : local_time(death.wall_ns));  // of one that lives its node saw no end
   line("host", death.host.empty() ? unknown : indented(death.host));
   line("rank", fmt::format("{} (local_rank: {})", death.rank, death.local_rank));
-  line("exitcode", fmt::format("{} (pid: {}) {}", death.signal != 0 ? -death.signal : death.exit_code, death.pid,
-                               death.signal != 0 ? fmt::format("({})", signal_name(death.signal)) : ""));
+  if (death.lived()) line("exitcode", fmt::format("{} (pid: {})", unknown, death.pid));
+  else
+    line("exitcode", fmt::format("{} (pid: {}) {}", death.signal != 0 ? -death.signal : death.exit_code, death.pid,
+                                 death.signal != 0 ? fmt::format("({})", signal_name(death.signal)) : ""));
   line("error_file", death.error_file.empty() ? unknown : indented(death.error_file));
   line("traceback", indented(explanation(death)));
   if (const std::string meaning = meaning_of(ending_of(death).code()); !death.evidence.empty() || !meaning.empty())
@@ -90,7 +92,7 @@ Json json_of(const FailedJob& job, std::size_t text_max) {
   json["local_rank"] = root.local_rank;
   json["pid"] = root.pid;
   if (root.signal != 0) json["signal"] = signal_name(root.signal);
-  else json["worker_exit_code"] = root.exit_code;
+  else if (!root.lived()) json["worker_exit_code"] = root.exit_code;
   if (root.wall_ns != 0) json["failed_at"] = utc_time(root.wall_ns);
   if (!root.error.empty()) json["error"] = begin_of(root.error);
   if (!root.traceback.empty()) json["traceback"] = end_of(root.traceback);
@@ -103,10 +105,14 @@ Json json_of(const FailedJob& job, std::size_t text_max) {
 
 int returned_exit_code(ExitCodes codes, int exit_code) { return codes == ExitCodes::torchrun && exit_code != 0 ? 1 : exit_code; }
 
-// Of a hang, or of what could not be executed, the code is elrun's; 1 stands for an exception that elrun's signal cut short.
+// Of a hang, of what could not be executed, or of a process that had not ended, the code is elrun's; 1 stands for an exception that elrun's signal cut short.
 bool is_of_program(const FailedJob& job) {
-  if (job.deaths.empty() || job.deaths.front().never_ran) return false;
+  if (job.deaths.empty() || job.deaths.front().never_ran || job.deaths.front().lived()) return false;
   return job.exit_code == ending_of(job.deaths.front()).code() || job.exit_code == 1;
+}
+
+void complete_living(WorkerDeath& death, const std::string& host, const std::string& program) {
+  if (death.lived()) death.host = host, death.program = program;
 }
 
 std::string utc_time(std::int64_t wall_ns) {

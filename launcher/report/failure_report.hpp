@@ -31,6 +31,8 @@ struct FailedJob {
 
 /// Whose exit code it is: the program's, or elrun's own (it could not start the program, or was itself asked to end).
 [[nodiscard]] bool is_of_program(const FailedJob& job);
+/// Of a worker that its node tells of before its end: where it runs, and what. Changes nothing of one that has ended.
+void complete_living(WorkerDeath& death, const std::string& host, const std::string& program);
 
 /// The parts and labels that users of torchrun, and what reads their logs, know: the program's name, the failures after the
 /// first, the first. Lines without a leading newline, with one at the end. Empty when no worker failed.

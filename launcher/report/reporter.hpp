@@ -10,6 +10,7 @@
 #include "launcher/report/event_log.hpp"
 #include "launcher/report/events.hpp"
 #include "launcher/report/evidence.hpp"
+#include "launcher/report/failure_report.hpp"
 #include "launcher/report/last_words.hpp"
 #include "launcher/supervise/supervisor.hpp"
 #include "lib/base/clock.hpp"
@@ -55,6 +56,8 @@ class Reporter {
   /// A worker that could not be executed has the reason, whose exit code is elrun's.
   [[nodiscard]] WorkerEnded ended(LocalRank worker, Ending ending, std::int64_t ended_ns, const std::string& never_ran,
                                   const LastWords& words);
+  /// As `complete_living`, with this node's host and program.
+  void complete(WorkerDeath& death) const { complete_living(death, source_.host, options_.program.name); }
   /// What the supervisor holds of an end.
   void judged(const JudgedEnd& end) { workers_[end.worker].ending = end.ending; }
   /// The job is over here. `tells_all`: this node's log is where people look, for it coordinates.

@@ -13,9 +13,15 @@ auto of_worker(const NodeId& node, std::uint32_t local_rank) {
 }  // namespace
 
 void RootCause::report(Death death) {
-  if (find(death.worker.node, death.worker.local_rank) != nullptr) return;
-  const auto later = [](const Death& a, const Death& b) { return a.at < b.at; };
-  deaths_.insert(std::upper_bound(deaths_.begin(), deaths_.end(), death, later), std::move(death));
+  const auto same = std::find_if(deaths_.begin(), deaths_.end(), of_worker(death.worker.node, death.worker.local_rank));
+  if (same != deaths_.end()) {
+    if (!same->lived || death.lived) return;
+    death.at = same->at;
+    *same = std::move(death);
+  } else {
+    const auto later = [](const Death& a, const Death& b) { return a.at < b.at; };
+    deaths_.insert(std::upper_bound(deaths_.begin(), deaths_.end(), death, later), std::move(death));
+  }
   for (std::size_t i = 1; i < deaths_.size(); ++i)
     deaths_[i].worker = bounded(std::move(deaths_[i].worker), death_beside_max, death_beside_max);
   if (deaths_.size() > deaths_max) deaths_.pop_back();

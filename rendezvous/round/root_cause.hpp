@@ -31,6 +31,7 @@ class RootCause {
     std::int32_t exit_code = 0;
     std::string what;
     WorkerDeath worker;
+    bool lived = false;  ///< What it says is not of an end: its process had not ended when its node told of it.
   };
   /// The job fails with this reason; the verdict is due then.
   struct Failing {
@@ -38,8 +39,8 @@ class RootCause {
     std::string why;
   };
 
-  /// Notes a death in the order of time. A second report of one worker, after a broken stream, changes nothing. At most `deaths_max` are
-  /// kept, and of all but the first only the end of traceback and last lines.
+  /// Notes a death in the order of time. A second report of one worker, after a broken stream, changes nothing; but the first that tells of its end replaces one of when it
+  /// lived, whose time it keeps. At most `deaths_max` are kept, and of all but the first only the end of traceback and last lines.
   void report(Death death);
   /// Forgets the report of this worker, and returns it.
   std::optional<Death> take(const NodeId& node, std::uint32_t local_rank);

@@ -190,16 +190,16 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   const Rank rank{failed.rank.value_or(me->base_rank + std::min(failed.local_rank, me->workers == 0 ? 0 : me->workers - 1))};
   Failure why{Code::peer_lost,
               Remedy::rejoin,
-              fmt::format("{} (node {}, local rank {}) ended by {}",
+              fmt::format("{} (node {}, local rank {}) {} {}",
                           before ? fmt::format("the successor of rank {} of generation {}", rank.value(), before->number)
                                  : fmt::format("worker {}", rank.value()),
-                          me->node.value(), failed.local_rank, failed.what),
+                          me->node.value(), failed.local_rank, failed.death.lived() ? "cannot go on:" : "ended by", failed.what),
               before ? std::nullopt : std::optional{rank},
               {},
               generation().id(),
               me->node.value()};
   RootCause::Death death{std::max(now - failed.ago, generation().began()), failed.exit_code == 0 ? 1 : failed.exit_code, why.what,
-                         failed.death};
+                         failed.death, failed.death.lived()};
   death.worker.node = me->node;
   death.worker.generation = before.value_or(generation().id());
   death.worker.rank = rank.value();

@@ -19,8 +19,9 @@ bool Round::put_off(const Member& member, const WorkerFailed& failed, Instant no
     return false;
   pending.put_off(member.node, failed, now);
   const std::string what = fmt::format(
-      "worker {} of node {} ended by {}. A program that is not a Job has no restart left. Waiting up to {:.0f} s for another node to report that this is a Job, which goes on without that node",
-      failed.rank.value_or(member.base_rank), member.node.value(), failed.what, seconds(kind_known_within));
+      "worker {} of node {} {} {}. A program that is not a Job has no restart left. Waiting up to {:.0f} s for another node to report that this is a Job, which goes on without that node",
+      failed.rank.value_or(member.base_rank), member.node.value(), failed.death.lived() ? "cannot go on:" : "ended by", failed.what,
+      seconds(kind_known_within));
   say(Level::warning, what);
   tell_members(what);
   return true;

@@ -90,4 +90,6 @@ TEST_CASE("elrun's own error record is read back, with the worker's code in it",
   death.host = "pod-1";
   CHECK(nlohmann::json::parse(error_record_of(death))["message"]["errorCode"] == -9);
   CHECK(read(error_record_of(death)).error == "rank 7 on pod-1 ended by signal 9 (SIGKILL)");
+  death.signal = 0, death.exit_code = 1, death.pid = 77, death.evidence = "NCCL failed";  // it had not ended
+  CHECK(read(error_record_of(death)).error == "rank 7 on pod-1 cannot go on: NCCL failed");
 }

@@ -167,6 +167,22 @@ TEST_CASE("the line of JSON says whose exit code it is", "[report]") {
   CHECK(json::parse(failure_json(job({}, 170), 4096))["exit_code_of"] == "elrun");
 }
 
+TEST_CASE("of a worker that had not ended no end is told", "[report]") {
+  WorkerDeath lived = raised();
+  lived.wall_ns = 0, lived.host = lived.program = "";
+  complete_living(lived, "pod-7", "train.py");
+  const json line = json::parse(failure_json(job({lived}, 1), 4096));
+  CHECK(line["exit_code_of"] == "elrun");
+  CHECK_FALSE(line.contains("worker_exit_code"));
+  CHECK_FALSE(line.contains("failed_at"));
+  CHECK(line["host"] == "pod-7");
+  const std::string box = failure_box(job({lived}, 1));
+  CHECK_THAT(box, Contains("\ntrain.py FAILED\n") && Contains("  host      : pod-7\n") && Contains("  exitcode  : <N/A> (pid: 99)\n"));
+  WorkerDeath ended = killed();
+  complete_living(ended, "pod-7", "other.py");
+  CHECK(ended == killed());
+}
+
 TEST_CASE("the line of JSON is one line that fits, whatever the texts are", "[report][property]") {
   test::for_all_seeds(200, [](Rng& rng) {
     const auto text = [&](std::size_t max) {

@@ -35,6 +35,21 @@ TEST_CASE("the root cause is the report with the earliest time, whatever the ord
     CHECK(root_cause.first()->exit_code == 7);
     CHECK(root_cause.workers().size() == 3);
   }
+  SECTION("a report of a worker's end replaces one of when it lived, and keeps the time of that") {
+    RootCause::Death lived = death(b, 1, 500ms, 1);
+    lived.lived = true;
+    root_cause.report(lived);
+    RootCause::Death ended = death(b, 1, 2500ms, 137);
+    ended.worker.traceback = std::string(death_traceback_max, 'x');
+    root_cause.report(ended);
+    CHECK(root_cause.first()->exit_code == 137);
+    CHECK(root_cause.first()->what == "exit code 137");
+    CHECK(root_cause.first()->at == Instant{} + 500ms);
+    CHECK(root_cause.workers()[0].traceback == ended.worker.traceback);
+    root_cause.report(lived), root_cause.report(death(b, 1, 0s, 9));
+    CHECK(root_cause.first()->exit_code == 137);
+    CHECK(root_cause.workers().size() == 4);
+  }
   SECTION("a report can be taken out") {
     CHECK(root_cause.take(a, 0)->exit_code == 7);
     CHECK_FALSE(root_cause.take(a, 0));

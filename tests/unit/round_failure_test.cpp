@@ -74,6 +74,31 @@ TEST_CASE("the verdict of a failed job waits for its workers to end, but not for
   }
 }
 
+TEST_CASE("a worker that failed while it lived is not said to have ended, and its end is in the verdict once it is known", "[round]") {
+  Pair bench{{.nodes_min = 2, .nodes_max = 2, .max_restarts = 0}};
+  bench.pass(10s);
+  WorkerFailed failed{bench.generation(), 1, 1, "a failure of its own (NCCL failed)", true, {}, {}};
+  failed.death.pid = 77;
+  bench.say(bench.b, failed);
+  bench.acknowledge(bench.a, "a");
+  SECTION("it lives on") {
+    bench.acknowledge(bench.b, "b");
+    REQUIRE(bench.round.verdict());
+    CHECK(bench.round.verdict()->exit_code == 1);
+    CHECK_THAT(bench.round.verdict()->report, Contains("(node b, local rank 1) cannot go on: a failure of its own (NCCL failed)"));
+    CHECK(bench.round.verdict()->deaths.at(0).lived());
+  }
+  SECTION("it is killed") {
+    failed.exit_code = 137, failed.what = "signal 9 (SIGKILL)", failed.death.wall_ns = 5;
+    bench.say(bench.b, failed);
+    bench.acknowledge(bench.b, "b");
+    REQUIRE(bench.round.verdict());
+    CHECK(bench.round.verdict()->exit_code == 137);
+    CHECK_THAT(bench.round.verdict()->report, Contains("(node b, local rank 1) ended by signal 9 (SIGKILL)"));
+    CHECK(bench.round.verdict()->deaths.size() == 1);
+  }
+}
+
 TEST_CASE("the root cause is the failure with the earliest timestamp, not the first report", "[round]") {
   const auto died = [](const Generation& generation, std::uint32_t local_rank, std::int32_t code, Duration ago) {
     WorkerFailed failed{generation, local_rank, code, fmt::format("exit code {}", code), false, ago, {}};

@@ -10,8 +10,10 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr unsigned late_in_a_row_most =
-    2;  // a store that is away or a peer that hangs is no fault of this rank's NCCL; where it is NCCL that hangs, each try costs a generation
+constexpr unsigned late_in_a_row_most = 2;  // a store that is away, or a peer that hangs before it comes, is no fault of this rank's NCCL
+
+// Where all have come and NCCL is not done in time, each further try would cost a generation. There is a group then, which its remedy aborts.
+bool is_of_making(const Failure& why) { return why.code == Code::deadline_passed && why.remedy == Remedy::abort_group; }
 
 }  // namespace
 
@@ -22,7 +24,7 @@ void ArrayMeeting::tell(const JobWorld& world, std::string what) {
 
 void ArrayMeeting::note(const Failure& why) {
   if (why.code == Code::generation_over || why.code == Code::peer_lost) return;
-  const bool late = why.code == Code::unreachable || why.code == Code::deadline_passed;
+  const bool late = (why.code == Code::unreachable || why.code == Code::deadline_passed) && !is_of_making(why);
   if (!late || ++late_in_a_row_ >= late_in_a_row_most) problem_ = why.what;
 }
 

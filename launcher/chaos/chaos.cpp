@@ -53,11 +53,16 @@ int refuse(int code, const std::string& why) {
   return code;
 }
 
-/// What would make a process look like a worker, or its agent's options other than they were given.
+/// Without what would make a process look like a worker, or its agent's options other than they were given; and without the places where the job of this machine reports, for
+/// a rehearsal is none: Kubeflow's TrainJob, Kubernetes' termination log, the error file of whoever started this.
 Variables job_environment(Variables environment) {
-  constexpr std::array names{"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ELRUN_LOCAL_RANK"};
+  constexpr std::array names{
+      "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ELRUN_LOCAL_RANK", "TORCHELASTIC_ERROR_FILE"};
   for (const char* name : names) environment.erase(name);
-  std::erase_if(environment, [](const auto& variable) { return variable.first.starts_with("PET_"); });
+  std::erase_if(environment, [](const auto& variable) {
+    return variable.first.starts_with("PET_") || variable.first.starts_with("KUBEFLOW_TRAINER_SERVER_");
+  });
+  environment["ELRUN_TERMINATION_LOG"] = "/dev/null";
   return environment;
 }
 

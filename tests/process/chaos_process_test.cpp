@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -35,9 +36,10 @@ class ChaosFolder {
     fs::permissions(folder_ / "script", fs::perms::owner_all);
     return folder_ / "script";
   }
-  [[nodiscard]] std::unique_ptr<Job> start(std::vector<std::string> words) const {
+  [[nodiscard]] std::unique_ptr<Job> start(std::vector<std::string> words, std::map<std::string, std::string> environment = {}) const {
     words.insert(words.begin(), {"chaos", "--work", work()});
-    return elrun::test::start("elrun", std::move(words), {{"XDG_RUNTIME_DIR", runtime()}, {"OMP_NUM_THREADS", "1"}});
+    environment.insert({{"XDG_RUNTIME_DIR", runtime()}, {"OMP_NUM_THREADS", "1"}});
+    return elrun::test::start("elrun", std::move(words), std::move(environment));
   }
 
   /// Processes that have the work directory in their words, and directories of agents: nothing, after a moment at most.
@@ -139,6 +141,33 @@ TEST_CASE("a program that gives another result when it is restarted is found out
   INFO(ended.output);
   CHECK(ended.code == 1);
   CHECK(ended.says("the final states differ: undisturbed result0, disturbed result1"));
+  CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("a rehearsal that fails reports nothing where the job of its machine does", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "1ms kill rank 0\n"), folder.write("termination", "");
+  const auto chaos =
+      folder.start({"--plan", folder / "plan", "--nproc_per_node", "1", "--limit", "200s", "--max_restarts", "0", "--no_python",
+                    folder.script("env | grep KUBEFLOW\n"
+                                  "while [ \"${1##*/}\" = disturbed ]; do sleep 0.1; done\necho state=a\n"),
+                    "{run}"},
+                   {{"KUBEFLOW_TRAINER_SERVER_URL", "http://127.0.0.1:1/"},
+                    {"KUBEFLOW_TRAINER_SERVER_TOKEN", "/token"},
+                    {"ELRUN_TERMINATION_LOG", folder / "termination"},
+                    {"TORCHELASTIC_ERROR_FILE", folder / "error.json"}});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == 2);
+  CHECK(fs::file_size(folder / "termination") == 0);
+  CHECK_FALSE(fs::exists(folder / "error.json"));
+  const auto text = [&](const std::string& run) {
+    std::ifstream file{folder.work() + "/" + run + "/node0.log"};
+    return std::string{std::istreambuf_iterator<char>{file}, {}};
+  };
+  const std::string log = text("undisturbed") + text("disturbed");
+  CHECK(log.find("state=a") != std::string::npos);
+  CHECK(log.find("KUBEFLOW") == std::string::npos);
   CHECK(folder.left_behind().empty());
 }
 

@@ -467,7 +467,7 @@ class ELRUN_API Job {
 /// Job. It is run again as well when an exception comes out of a slot that is revoked: in the same process, which keeps its state (under elrun). Such an exception
 /// costs no restart, and the others wait until the program comes to `restore()` again; but should the world change meanwhile, it has to come there within 30 s
 /// (or eight times its longest slot, if that is more), or its process is killed and started again. So it is written to be run several times: what it needs, it makes anew.
-/// Once per process: under elrun, a call after the end of a job is refused with 78.
+/// Once per process, in one that has opened no session of its own: under elrun, a call after the end of a job, or beside a session, is refused with 78.
 ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
 
 struct RunOptions {

@@ -250,6 +250,12 @@ void Supervisor::on_worker_message(ConnectionId from, const Hello& hello) {
          fmt::format("rank {} of {} is no worker of node {} (ranks {}-{} of {}); does the program change RANK or WORLD_SIZE?", hello.rank,
                      hello.world, options_.node.value(), seat.base_rank, seat.base_rank + generation_.places() - 1, seat.world_size)});
   Worker& w = workers_[*i];
+  if (w.session.connection && !w.ending && hello.pid != 0 && w.session.pid == hello.pid)
+    return refuse(from,
+                  {Code::refused, Remedy::fix_config,
+                   fmt::format("this process, rank {}, has a session already, and may have one: elrun::run opens its own, so a program "
+                               "that calls it opens none beside it",
+                               hello.rank)});
   if (w.ending || w.session.connection)
     return refuse(from,
                   {Code::already_exists, Remedy::fix_config,

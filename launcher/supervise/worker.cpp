@@ -72,6 +72,7 @@ void Worker::is_awaited_in(std::uint32_t in_place) {
 
 void Worker::opens(ConnectionId from, const Hello& hello) {
   session.connection = from;
+  session.pid = hello.pid;
   session.opened = true;
   session.is_job = hello.is_job;
   session.says_end = hello.says_end;

@@ -74,6 +74,7 @@ struct PendingWorker {
 /// What a worker's session has said of itself.
 struct WorkerSession {
   std::optional<ConnectionId> connection{};
+  std::uint64_t pid = 0;           ///< Of the process that opened it.
   bool opened = false;             ///< Once.
   bool is_job = false;             ///< libelrun's `Job` runs in it; of a pending worker from its start, as the one before it was.
   bool can_stay = false;           ///< Its process can go on in the next generation.

@@ -60,6 +60,18 @@ TEST_CASE("coordinators that come and go before the first generation end the wai
   }
 }
 
+TEST_CASE("a process that opens a second session, or another one of its rank, is told which of the two it is", "[supervisor][start]") {
+  Node node;
+  node.start();
+  REQUIRE(node.tell(10, Hello{.pid = 100, .rank = 0, .world = 2}) == Words{"welcome 10"});
+  const std::uint64_t pid = GENERATE(100u, 300u);
+  REQUIRE(node.tell(20, Hello{.pid = pid, .rank = 0, .world = 2}).front() == "refuse 20");
+  const Failure why = std::get<Refusal>(std::get<Answer>(node.actions.front()).message).failure;
+  CHECK(why.remedy == Remedy::fix_config);
+  CHECK(why.code == (pid == 100 ? Code::refused : Code::already_exists));  // `run` ends with 78 on the first
+  CHECK_THAT(why.what, Catch::Contains(pid == 100 ? "this process, rank 0, has a session already" : "only one process per rank"));
+}
+
 TEST_CASE("who waits for its peers does not hang, however long; once they are there its time begins", "[supervisor][hang][start]") {
   Node node = waiting(10s);
   node.tell(11, Hello{.rank = 3, .world = 4, .is_job = true, .stays = true});

@@ -252,11 +252,20 @@ using NodeMessage =
 struct Refused {
   Failure failure;
 };
+/// The job is over: end what runs, exit with this code.
+struct Verdict {
+  std::int32_t exit_code = 0;
+  std::string report;               ///< The first failure in the whole job and its cause; empty for success
+  std::vector<WorkerDeath> deaths;  ///< Of workers, when one of them decided it: the root cause, then what failed after it
+  Generation generation{};          ///< The newest of the job: workers of an older one have no part in its end. Number 0: not told
+};
 /// For whom the round waits, for people.
 struct Waiting {
   std::string why;
   Generation running{};        ///< What runs meanwhile; number 0: nothing
   bool for_this_node = false;  ///< Others of `running`, which is a Job's, wait for workers of this node: see `WorkersStarting`.
+  /// The end of the job is decided, and cannot be written to etcd yet. It does not count before that; but where no coordinator comes any more, a node ends by it.
+  std::optional<Verdict> decided{};
 };
 /// One node of a generation, as the coordinator knows it.
 struct Member {
@@ -317,13 +326,6 @@ struct Resumed {
   Generation generation;
   bool fresh = false;  ///< This coordinator did not see it begin: its store knows nothing of what was put there before.
   std::optional<std::uint32_t> coordinated_by{};  ///< As in World, and now
-};
-/// The job is over: end what runs, exit with this code.
-struct Verdict {
-  std::int32_t exit_code = 0;
-  std::string report;               ///< The first failure in the whole job and its cause; empty for success
-  std::vector<WorkerDeath> deaths;  ///< Of workers, when one of them decided it: the root cause, then what failed after it
-  Generation generation{};          ///< The newest of the job: workers of an older one have no part in its end. Number 0: not told
 };
 struct StoreResult {
   std::uint64_t worker = 0;

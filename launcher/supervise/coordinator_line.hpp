@@ -42,7 +42,7 @@ class CoordinatorLine {
   /// It runs this node's generation: a new one begins (`anew`), or it goes on with the one that is there.
   void serves(bool anew) {
     serves_ = true;
-    if (anew) reported_job_ = false, waiting_for_.clear(), grace_left_.reset(), is_prolonged_ = false;
+    if (anew) reported_job_ = false, waiting_for_.clear(), grace_left_.reset(), is_prolonged_ = false, decided_.reset();
   }
   [[nodiscard]] bool is_up() const { return is_up_; }
   [[nodiscard]] bool is_serving() const { return serves_; }
@@ -56,6 +56,10 @@ class CoordinatorLine {
   /// It spoke of a generation that runs without this node.
   void note_running(std::uint64_t generation) { newest_running_ = std::max(newest_running_, generation); }
   [[nodiscard]] std::uint64_t newest_running() const { return newest_running_; }
+
+  /// It has decided on the job's end in this generation, and could not write that down yet.
+  void note_decided(const Verdict& verdict) { decided_ = verdict; }
+  [[nodiscard]] const std::optional<Verdict>& decided() const { return decided_; }
 
   /// It was told in this generation that the workers are a Job's.
   void note_job_reported() { reported_job_ = true; }
@@ -85,6 +89,7 @@ class CoordinatorLine {
   std::optional<Starting> reported_starting_;
   std::uint64_t newest_running_ = 0;
   std::string waiting_for_;  // the last reason, for people
+  std::optional<Verdict> decided_;
 };
 
 }  // namespace elrun::inline v0::launcher

@@ -205,6 +205,7 @@ void Supervisor::on_message(const Waiting& m) {
   if (line_.waits_for(m.why)) act(Say{Level::info, m.why, is_of_this});
   if (m.for_this_node && is_of_this) job_.know_as_job();
   line_.note_running(m.running.number);
+  if (m.decided && m.decided->generation == generation_.last()) line_.note_decided(*m.decided);
   if (phase_ != Phase::joining || m.running.number != 0) deadlines_.clear(Wait::look_again);
   else if (!deadlines_.is_set(Wait::look_again)) deadlines_.set(Wait::look_again, now_ + look_again_every);
 }
@@ -443,6 +444,13 @@ void Supervisor::on_coordinator_lost() {
   const Failure why{Code::unreachable, Remedy::exit_process,
                     fmt::format("no coordinator for {} ({}){}", for_people(options_.timeouts.coordinator_grace), line_.waiting_for(),
                                 is_done ? "; all workers of this node had ended with 0" : "")};
+  // That the job is done nobody could decide otherwise: the workers of all members had ended with 0. A failure has its root cause's code, on every node.
+  if (const auto& decided = line_.decided(); decided && !job_.is_over() && (decided->exit_code != 0 || is_done)) {
+    say(Level::warning, why.what + "; the job ends as the last coordinator had decided, who could not write that to etcd");
+    Finish finish{decided->exit_code, decided->report, false};
+    finish.deaths = decided->deaths;
+    return stop({.rejoin = false, .finish = std::move(finish)}, std::nullopt, why);
+  }
   if (!job_.is_over()) return stop({.rejoin = false, .finish = {exit_code::coordinator_lost, why.what, false}}, std::nullopt, why);
   say(Level::info, why.what + "; the job is over, and needs none");
   end_over_job();

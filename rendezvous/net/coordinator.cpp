@@ -213,7 +213,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   void delayed(const std::string& why) {
     const std::string text = "the next decision cannot be written to etcd yet; it waits: " + why;
     log_.warning(text);
-    for (const auto& [number, stream] : streams_) stream->send(Waiting{text});
+    for (const auto& [number, stream] : streams_) stream->send(Waiting{.why = text, .decided = round_.verdict()});
   }
   void tell_if_may_exit() {
     if (!reported_may_exit_ && on_may_exit_ && round_.verdict() && may_exit()) {

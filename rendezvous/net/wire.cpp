@@ -290,6 +290,13 @@ void put(const World& m, wire::World& world) {
   world.set_takes_more(m.takes_more);
 }
 
+void put(const Verdict& m, wire::Verdict& out) {
+  out.set_exit_code(m.exit_code);
+  out.set_report(cut(m.report));
+  for (std::size_t i = 0; i < std::min(m.deaths.size(), deaths_max); ++i) put(m.deaths[i], *out.add_deaths());
+  if (m.generation.number != 0) put(m.generation, *out.mutable_generation());
+}
+
 struct PutCoordinatorMessage {
   wire::ToNode& out;
   void operator()(const Refused& m) const { put(m.failure, *out.mutable_refused()->mutable_failure()); }
@@ -297,6 +304,7 @@ struct PutCoordinatorMessage {
     out.mutable_waiting()->set_why(cut(m.why));
     if (m.running.number != 0) put(m.running, *out.mutable_waiting()->mutable_running());
     out.mutable_waiting()->set_for_this_node(m.for_this_node);
+    if (m.decided) put(*m.decided, *out.mutable_waiting()->mutable_decided());
   }
   void operator()(const World& m) const { put(m, *out.mutable_world()); }
   void operator()(const Prepare& m) const { put(m.beside, *out.mutable_prepare()->mutable_beside()); }
@@ -310,12 +318,7 @@ struct PutCoordinatorMessage {
     out.mutable_resumed()->set_fresh(m.fresh);
     if (m.coordinated_by) out.mutable_resumed()->set_coordinated_by(*m.coordinated_by);
   }
-  void operator()(const Verdict& m) const {
-    out.mutable_verdict()->set_exit_code(m.exit_code);
-    out.mutable_verdict()->set_report(cut(m.report));
-    for (std::size_t i = 0; i < std::min(m.deaths.size(), deaths_max); ++i) put(m.deaths[i], *out.mutable_verdict()->add_deaths());
-    if (m.generation.number != 0) put(m.generation, *out.mutable_verdict()->mutable_generation());
-  }
+  void operator()(const Verdict& m) const { put(m, *out.mutable_verdict()); }
   void operator()(const StoreResult& m) const {
     const ByteVector reply = encode_payload(m.reply);
     out.mutable_store_result()->set_worker(m.worker);
@@ -519,6 +522,16 @@ Result<std::optional<NodeMessage>> from_wire(const wire::ToCoordinator& in) {
   return std::optional<NodeMessage>{};
 }
 
+Verdict verdict(Checker& check, const wire::Verdict& in) {
+  Verdict out;
+  out.exit_code = check.number<std::int32_t>("exit_code", in.exit_code(), 0, 255);
+  out.report = check.said("report", in.report(), wire_text_max, Lines::many);
+  for (const wire::WorkerDeath& death : in.deaths())
+    if (out.deaths.size() < deaths_max) out.deaths.push_back(check.death(death));
+  if (in.has_generation()) out.generation = check.generation(in.generation());
+  return out;
+}
+
 Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
   switch (in.content_case()) {
     case wire::ToNode::kRefused: {
@@ -528,7 +541,9 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
     case wire::ToNode::kWaiting: {
       Checker check{"Waiting"};
       const std::string why = check.said("why", in.waiting().why(), wire_text_max, Lines::many);
-      return check.finish<CoordinatorMessage>(Waiting{why, check.generation(in.waiting().running()), in.waiting().for_this_node()});
+      Waiting out{why, check.generation(in.waiting().running()), in.waiting().for_this_node()};
+      if (in.waiting().has_decided()) out.decided = verdict(check, in.waiting().decided());
+      return check.finish<CoordinatorMessage>(std::move(out));
     }
     case wire::ToNode::kWorld: return read(in.world());
     case wire::ToNode::kRevoke: {
@@ -547,12 +562,7 @@ Result<std::optional<CoordinatorMessage>> from_wire(const wire::ToNode& in) {
     }
     case wire::ToNode::kVerdict: {
       Checker check{"Verdict"};
-      Verdict out;
-      out.exit_code = check.number<std::int32_t>("exit_code", in.verdict().exit_code(), 0, 255);
-      out.report = check.said("report", in.verdict().report(), wire_text_max, Lines::many);
-      for (const wire::WorkerDeath& death : in.verdict().deaths())
-        if (out.deaths.size() < deaths_max) out.deaths.push_back(check.death(death));
-      if (in.verdict().has_generation()) out.generation = check.generation(in.verdict().generation());
+      Verdict out = verdict(check, in.verdict());
       return check.finish<CoordinatorMessage>(std::move(out));
     }
     case wire::ToNode::kStoreResult: {

@@ -246,6 +246,7 @@ std::vector<std::string> fuzz_examples() {
   const CoordinatorMessage heard[] = {told,
                                       Refused{why},
                                       Waiting{"for you", first},
+                                      Waiting{"for etcd", first, false, Verdict{3, "report", {death}}},
                                       Revoke{first, why},
                                       Resumed{first, true},
                                       Verdict{3, "report", {death}},

@@ -315,17 +315,13 @@ std::string worker() { return test_program_path("launcher_worker"); }
 struct Cluster {
   TemporaryDirectory directory;
   Etcd etcd;
+  std::string conf = "lease_ttl=2,last_call_timeout=60,keep_alive_interval=0.3";
   Cluster() { etcd.start(); }
 
   [[nodiscard]] Job::Setting agent(const std::string& nodes, const std::string& workers, const std::vector<std::string>& mode) const {
-    std::vector<std::string> arguments{"--nnodes",         nodes,
-                                       "--nproc_per_node", workers,
-                                       "--rdzv_backend",   "etcd",
-                                       "--rdzv_endpoint",  etcd.endpoint(),
-                                       "--rdzv_id",        "job",
-                                       "--max_restarts",   "5",
-                                       "--rdzv_conf",      "lease_ttl=2,last_call_timeout=60,keep_alive_interval=0.3",
-                                       "--no_python",      worker()};
+    std::vector<std::string> arguments{
+        "--nnodes",  nodes, "--nproc_per_node", workers, "--rdzv_backend", "etcd", "--rdzv_endpoint", etcd.endpoint(),
+        "--rdzv_id", "job", "--max_restarts",   "5",     "--rdzv_conf",    conf,   "--no_python",     worker()};
     arguments.insert(arguments.end(), mode.begin(), mode.end());
     return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
   }
@@ -438,6 +434,22 @@ TEST_CASE("etcd is killed and started again: what runs goes on, what is new wait
   Job d{cluster.agent("2", "1", {"wait"})};
   CHECK(c.line("generation=3"));
   CHECK(d.line("generation=3"));
+}
+
+TEST_CASE("etcd is away when a job ends, and stays away: its nodes end as their coordinator had decided", "[etcd]") {
+  if (without_etcd()) return;
+  Cluster cluster;
+  cluster.conf += ",coordinator_grace=5";
+  Job a{cluster.agent("2", "1", {"wait"})}, b{cluster.agent("2", "1", {"wait"})};
+  for (Job* job : {&a, &b}) REQUIRE(job->line("ready"));
+  cluster.etcd.kill();
+  for (Job* job : {&a, &b}) ::kill(worker_of(*job), SIGTERM);  // these end with 0 then
+  CHECK(a.wait(Wait{60000}) == 0);
+  CHECK(b.wait(Wait{60000}) == 0);
+  for (Job* job : {&a, &b}) {
+    INFO(job->output());
+    CHECK(job->says("the job ends as the last coordinator had decided, who could not write that to etcd"));
+  }
 }
 
 TEST_CASE("etcd loses its data together with the coordinator: the others meet all the same, above every generation that they know",

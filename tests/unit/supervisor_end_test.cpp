@@ -3,6 +3,47 @@
 
 namespace elrun::test {
 
+TEST_CASE("a node to which no coordinator comes ends as the last one had decided, though that is on record nowhere", "[supervisor]") {
+  Node node;
+  node.start();
+  Verdict decided{.generation = generation(1)};
+  const auto is_left_alone = [&] {
+    node.hear(Waiting{.why = "the next decision cannot be written to etcd yet", .decided = decided});
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+    CHECK(node.wait(600s - 1ns).empty());
+    return node.wait(1ns);
+  };
+  SECTION("with 0, where its own workers have ended with that") {
+    node.ended(0), node.ended(1);
+    CHECK(is_left_alone().back() == "finish 0");
+    CHECK(node.report.empty());
+  }
+  SECTION("without one, where a worker of its own lives") {
+    node.ended(0);
+    CHECK(is_left_alone() == Words{"signal 0 9", "signal 1 15"});
+    CHECK(node.ended(1, {.signal = SIGTERM}).back() == "finish 171");
+  }
+  SECTION("with the root cause") {
+    decided = {3, "worker 1 ended by exit code 3", {}, generation(1)};
+    node.hear(Revoke{generation(1), revoked});
+    node.ended(0), node.ended(1);
+    CHECK(is_left_alone().back() == "finish 3");
+    CHECK(node.report == "worker 1 ended by exit code 3");
+  }
+  SECTION("but by what was decided in its own generation alone") {
+    SECTION("not in an earlier one") {
+      node.hear(Waiting{.why = "the next decision cannot be written to etcd yet", .decided = decided});
+      node.hear(Revoke{generation(1), revoked});
+      node.ended(0), node.ended(1);
+      node.hear(world(2, 2));
+    }
+    SECTION("not in another one") {}
+    decided.generation = generation(7);
+    node.ended(0), node.ended(1);
+    CHECK(is_left_alone().back() == "finish 171");
+  }
+}
+
 TEST_CASE("a node that was asked to end says at last what became of its workers", "[supervisor]") {
   Node node;
   SECTION("they ended") {

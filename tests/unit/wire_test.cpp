@@ -179,6 +179,12 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(starting.ago == 15s);
   CHECK((starting.opened && starting.watched));
   CHECK(std::get<Waiting>(there_and_back(CoordinatorMessage{Waiting{"for you", twelve, true}})).for_this_node);
+  const auto decided =
+      std::get<Waiting>(there_and_back(CoordinatorMessage{Waiting{"for etcd", {}, false, Verdict{3, "report", {a_death()}, twelve}}}))
+          .decided;
+  REQUIRE(decided);
+  CHECK((decided->exit_code == 3 && decided->report == "report" && decided->deaths == std::vector{a_death()} &&
+         decided->generation == twelve));
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve}})).generation == twelve);
   CHECK(std::get<WorkersDone>(there_and_back(NodeMessage{WorkersDone{twelve, true}})).before_session);
   CHECK(std::get<WorkerFailed>(
@@ -401,6 +407,7 @@ TEST_CASE("what only a later version says within a message is ignored, in both d
   const Failure why{Code::peer_lost, Remedy::rejoin, "gone", Rank{3}, Rank{0}, twelve, "node-b"};
   const std::pair<CoordinatorMessage, std::vector<FieldNumber>> to_node[] = {{Refused{why}, {1}},
                                                                              {Waiting{"for you", twelve}, {2}},
+                                                                             {Waiting{"for etcd", twelve, false, Verdict{}}, {2, 4}},
                                                                              {a_world(), {1, 3, 7}},
                                                                              {Revoke{twelve, why, EndCause::loss}, {1, 2}},
                                                                              {Resumed{twelve, true, 2}, {1}},

@@ -195,9 +195,9 @@ void Fingerprint::add(const launcher::JobProgress& job) {
 }
 
 void Fingerprint::add(const launcher::CoordinatorLine& line) {
-  const auto& [is_up, serves, fell_silent, up_since, grace_left, prolonged, told_job, told_starting, heard, waiting_for] = line;
+  const auto& [is_up, serves, fell_silent, up_since, grace_left, prolonged, told_job, told_starting, heard, waiting_for, decided] = line;
   all(is_up, serves, fell_silent, grace_left ? up_since : Instant{}, grace_left, prolonged, told_job, told_starting.has_value(), heard,
-      waiting_for);
+      waiting_for, decided.has_value());
 }
 
 void Fingerprint::add(const launcher::LostPeers& lost) {

@@ -23,6 +23,7 @@
 
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/quiet_thread.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -30,8 +31,17 @@ namespace {
 // The first packet goes the other way: 'd' and the directory, or 'e' and why there is none.
 constexpr std::size_t first_packet_max = 4096;
 
+// Of what the guard has not read. New workers and death notices take a quarter of it at most (that is when the system calls it writable), so the numbers of 200 groups that
+// were killed meanwhile still have room.
+constexpr int line_bytes = 106'496;  // as Linux counts, some 130 packets and twice that
+
 // In front of a death notice, so that none is as short as a group's number.
 constexpr std::size_t death_notice_header = 8;
+
+bool is_writable(int line, int wait_ms) {
+  pollfd look{line, POLLOUT, 0};
+  return ::poll(&look, 1, wait_ms) > 0;
+}
 
 [[noreturn]] void be_the_guard(int line, const Variables& environment, const Guard::Say& say) {
   ::setsid();  // signals to the agent's group or from its terminal are not for the guard
@@ -78,6 +88,7 @@ Result<Guard> Guard::start(const Variables& environment, Say say) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return from_errno(errno, "make the line to the guard");
   Fd reading{ends[0]}, writing{ends[1]};
+  ::setsockopt(writing.get(), SOL_SOCKET, SO_SNDBUF, &line_bytes, sizeof line_bytes);
   const pid_t pid = ::fork();
   if (pid < 0) return from_errno(errno, "start the guard");
   if (pid == 0) {
@@ -108,10 +119,19 @@ Guard::~Guard() {
   ::waitpid(pid_, nullptr, WNOHANG);
 }
 
+bool Guard::has_room() const {
+  constexpr int wait_ms = 1000;
+  const SignalsBlocked blocked;  // the end of a child does not cut the wait short
+  const bool room = is_writable(line_.get(), was_full_ ? 0 : wait_ms);
+  was_full_ = !room;
+  return room;
+}
+
 void Guard::forget(pid_t group) const { forget_in_guard(line_.get(), group); }
 
 void Guard::set_death_notice(ByteSpan death_notice) const {
   ELRUN_ASSERT(death_notice.size() <= death_notice_max);
+  if (!is_writable(line_.get(), 0)) return;
   ByteVector packet(death_notice_header);
   packet.insert(packet.end(), death_notice.begin(), death_notice.end());
   [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

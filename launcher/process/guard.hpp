@@ -37,6 +37,9 @@ class Guard {
   [[nodiscard]] const Path& directory() const { return directory_; }
   /// The guard's process: when it ends before the agent, workers would outlive a killed agent.
   [[nodiscard]] pid_t pid() const { return pid_; }
+  /// Whether its line has room for a new worker, who writes to it before its exec and would wait for a guard that reads nothing, as the agent would for its number. Waits for a
+  /// second at most, and not again until there is room. What was registered before has room to be forgotten.
+  [[nodiscard]] bool has_room() const;
   /// The group has been killed: its number may soon be another's.
   void forget(pid_t group) const;
   /// What is said when the line ends, instead of what it was before; empty: nothing. At most `death_notice_max` bytes. Never waits: where the guard does not
@@ -48,6 +51,7 @@ class Guard {
   Fd line_;
   pid_t pid_ = -1;
   Path directory_;
+  mutable bool was_full_ = false;
 };
 
 /// The group has been killed: as `Guard::forget`, on another thread that may outlive the guard's object.

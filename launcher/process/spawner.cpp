@@ -219,6 +219,13 @@ bool ExecState::leave() {
 }
 
 Result<Spawned> spawn_process(const Guard& guard, const Execution& execution) {
+  if (!guard.has_room())
+    return Failure{
+        .code = Code::deadline_passed,
+        .remedy = Remedy::fix_config,
+        .what = fmt::format("start a process for {}: the guard of this agent's workers (process {}) reads nothing; was it stopped? "
+                            "`kill -CONT {}` lets it go on",
+                            execution.path, guard.pid(), guard.pid())};
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return cannot_start(execution.path, errno);
   Fd line{ends[0]};
@@ -232,7 +239,7 @@ Result<Spawned> spawn_process(const Guard& guard, const Execution& execution) {
   } catch (const std::system_error& error) {
     return cannot_start(execution.path, error.code().value());
   }
-  const int first = next_word(line.get()).value_or(0);  // which waits for the kernel's own work, and for the guard where its line is full
+  const int first = next_word(line.get()).value_or(0);  // which waits for nothing but the kernel's own work
   if (first < 0) return cannot_start(execution.path, -first);
   spawned.pid = first > 0 ? first : what->pid;
   if (first == 0) {

@@ -109,6 +109,28 @@ TEST_CASE("an agent that ends by itself is no news for its guard", "[guard][proc
   CHECK_FALSE(stage.says(word_of_guard));
 }
 
+TEST_CASE(
+    "an agent whose guard is stopped does not wait for it: workers that the guard would not know are not started, and the report says why",
+    "[guard][process]") {
+  const TemporaryDirectory directory;
+  constexpr std::size_t workers = 150;  // their ends and their successors are more than the guard's line has room for
+  Job agent{{.arguments = {"--nproc_per_node", std::to_string(workers), "--max_restarts", "1", "--no_python", "/bin/sleep", "1000"},
+             .environment = {{"XDG_RUNTIME_DIR", directory.path()}}}};
+  REQUIRE(agent.line("generation 1: "));
+  while (agent.children_named("sleep").size() < workers) std::this_thread::sleep_for(20ms);
+  const std::vector<pid_t> guards = agent.children_named("elrun-guard");
+  REQUIRE(guards.size() == 1);
+  const Watch guard{guards.front()};
+  ::kill(guards.front(), SIGSTOP);
+  ::kill(agent.children_named("sleep").front(), SIGKILL);
+  CHECK(agent.wait(60s) == 126);
+  INFO(agent.output());
+  CHECK(agent.says("the guard of this agent's workers (process " + std::to_string(guards.front()) + ") reads nothing; was it stopped?"));
+  CHECK(agent.children_named("sleep").empty());
+  ::kill(guards.front(), SIGCONT);
+  CHECK(guard.ended(10s));
+}
+
 TEST_CASE("what a guard says is read on a stream of its own, with the access of a node", "[guard][grpc]") {
   Stage stage{"a token that nobody else has"};
   const LineTarget there{"ipv4:127.0.0.1:" + std::to_string(stage.port), "127.0.0.1"};

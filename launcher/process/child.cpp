@@ -56,7 +56,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
   if (pidfd < 0) {
     const Failure failure = from_errno(errno, fmt::format("watch process {}", pid));
     ::kill(-pid, SIGKILL);
-    if (spawned->exec && spawned->exec->leave()) return failure;
+    if (spawned->exec && spawned->exec->leave(pid)) return failure;
     ::waitpid(pid, nullptr, 0);
     guard.forget(pid);
     return failure;
@@ -193,7 +193,7 @@ bool Child::ends_within(Duration wait) {
 Child::~Child() {
   if (is_abandoned_) return;
   signal(SIGKILL);
-  if (exec_ && !ends_within(exec_end_wait) && exec_->leave()) return;
+  if (exec_ && !ends_within(exec_end_wait) && exec_->leave(pid_)) return;
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
   guard_.forget(pid_);

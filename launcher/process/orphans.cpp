@@ -14,6 +14,7 @@
 
 #include "launcher/process/answers_in_time.hpp"
 #include "launcher/process/children.hpp"
+#include "launcher/process/spawner.hpp"
 #include "lib/base/fd.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -53,7 +54,10 @@ void kill_descendants(pid_t pid) {
 }
 
 Orphans::Orphans(boost::asio::io_context& loop, const Clock& clock, std::string socket, std::function<bool(pid_t)> is_known)
-    : clock_{clock}, socket_{std::move(socket)}, is_known_{std::move(is_known)}, endings_{loop, SIGCHLD} {
+    : clock_{clock},
+      socket_{std::move(socket)},
+      is_known_{[known = std::move(is_known)](pid_t pid) { return known(pid) || is_left(pid); }},
+      endings_{loop, SIGCHLD} {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // refused by no kernel that elrun runs on; without it they go to process 1
   for (const pid_t pid : children_of(::getpid()))
     if (!is_known_(pid)) others_.insert(pid);

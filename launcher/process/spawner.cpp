@@ -25,6 +25,7 @@
 #include <csignal>
 #include <deque>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -166,6 +167,16 @@ class Spawner {
     there_is_one_.notify_one();
   }
 
+  void set_left(pid_t pid, bool left) {
+    const std::lock_guard lock{mutex_};
+    if (left) left_.insert(pid);
+    else left_.erase(pid);
+  }
+  [[nodiscard]] bool is_left(pid_t pid) {
+    const std::lock_guard lock{mutex_};
+    return left_.contains(pid);
+  }
+
  private:
   struct Order {
     std::shared_ptr<Prepared> what;
@@ -197,26 +208,31 @@ class Spawner {
     what.line = Fd{};
   }
 
-  static void collect_if_left(const Order& order) {
+  void collect_if_left(const Order& order) {
     const std::lock_guard lock{order.state->mutex_};
     order.state->is_over_ = true;
     if (!order.state->is_left_) return;
     while (::waitpid(order.what->pid, nullptr, 0) < 0 && errno == EINTR) {
     }
     forget_in_guard(order.what->guard_line, order.what->pid);
+    set_left(order.what->pid, false);
   }
 
   std::mutex mutex_;
   std::condition_variable there_is_one_;
   std::deque<Order> orders_;
   std::size_t threads_ = 0, idle_ = 0;
+  std::set<pid_t> left_;  // by the loop, and not collected yet by their threads
 };
 
-bool ExecState::leave() {
+bool ExecState::leave(pid_t pid) {
   const std::lock_guard lock{mutex_};
   is_left_ = !is_over_;
+  if (is_left_) Spawner::instance().set_left(pid, true);
   return is_left_;
 }
+
+bool is_left(pid_t pid) { return Spawner::instance().is_left(pid); }
 
 Result<Spawned> spawn_process(const Guard& guard, const Execution& execution) {
   if (!guard.has_room())

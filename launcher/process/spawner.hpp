@@ -33,8 +33,9 @@ struct Execution {
 /// Whether a process's exec is over, between the loop and the thread that makes it.
 class ExecState {
  public:
-  /// Nobody else will collect the process: the thread does when its exec returns, and tells the guard. False: it has returned, and that is still to be done.
-  [[nodiscard]] bool leave();
+  /// Nobody else will collect the process: the thread does when its exec returns, and tells the guard. Until then `is_left` knows it. False: it has returned, and that is
+  /// still to be done.
+  [[nodiscard]] bool leave(pid_t pid);
 
  private:
   friend class Spawner;
@@ -56,5 +57,8 @@ struct Spawned {
 
 /// What an exec that is over has said by its line: 0 or its errno. Nothing: it is not over. Never waits.
 [[nodiscard]] std::optional<int> exec_result(int exec_line);
+
+/// A child process whose exec still hung when it was left (`ExecState::leave`), and which is not collected yet: that is its thread's to do. From any thread.
+[[nodiscard]] bool is_left(pid_t pid);
 
 }  // namespace elrun::inline v0::launcher

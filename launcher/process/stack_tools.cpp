@@ -76,7 +76,8 @@ void StackTools::start_next() {
                               .environment = tool_environment(setting_.environment),
                               .out = out.get(),
                               .err = out.get(),
-                              .in = in.get()};
+                              .in = in.get(),
+                              .exec_limit = setting_.exec_limit};
     auto started = Child::start(loop_, guard_, execution, [this, number = ++started_](Ending) {
       boost::asio::post(loop_, [this, number] {
         if (killed_.erase(number) == 0 && running_ && running_->number == number) over(false);

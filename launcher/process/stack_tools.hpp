@@ -32,10 +32,11 @@ namespace elrun::inline v0::launcher {
 class StackTools {
  public:
   struct Setting {
-    Path directory;                ///< Holds the tools' output; the agent's own.
-    const Variables& environment;  ///< PATH says where the tools are.
-    Duration limit{};              ///< After `take`, a worker's stacks are there within this, or given up.
-    bool are_likely = true;        ///< False: tools are not looked up before the first `take`.
+    Path directory;                                   ///< Holds the tools' output; the agent's own.
+    const Variables& environment;                     ///< PATH says where the tools are.
+    Duration limit{};                                 ///< After `take`, a worker's stacks are there within this, or given up.
+    bool are_likely = true;                           ///< False: tools are not looked up before the first `take`.
+    Duration exec_limit = StorageLimits{}.operation;  ///< As Execution's, of a tool.
   };
   /// Looks the tools up (`find_stack_programs`) where it is likely that they are needed, which takes 2.5 s at most.
   StackTools(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, const Log& log, Setting setting);

@@ -42,7 +42,7 @@ WorkerProcesses::WorkerProcesses(boost::asio::io_context& loop, const Guard& gua
                    clock,
                    log,
                    {setting_.agent.directory, setting_.agent.environment, setting_.agent.options.timeouts.stacks,
-                    setting_.agent.options.hang_timeout > Duration{0}}},
+                    setting_.agent.options.hang_timeout > Duration{0}, setting_.agent.exec_limit}},
       output_watch_{loop},
       orphans_{loop, clock, setting_.socket.string(), [this](pid_t pid) { return is_known(pid); }},
       exit_watch_{loop, [this](LocalRank worker) {

@@ -225,4 +225,26 @@ TEST_CASE("an agent whose worker's exec is over its limit ends with its guard, a
   CHECK_FALSE(agent.stuck->ended(Wait{0}));
 }
 
+TEST_CASE("a debugger whose exec nothing ends is no process that workers left behind", "[hung_exec]") {
+  const TemporaryDirectory folder;
+  const std::string storage = folder.path() + "/storage", tools = folder.path() + "/tools";
+  for (const std::string& made : {storage, tools}) fs::create_directory(made);
+  fs::create_symlink(storage + "/program", tools + "/gdb");
+  Job job{{.arguments = {source_path("tests/process/programs/stuck_storage.py"), storage, "/bin/sh", "0", program_path("elrun"),
+                         "--max_restarts", "1", "--hang_timeout", "2", "--hang_on", "output", "--tee", "3", "--no_python", "/bin/sleep",
+                         "1000"},
+           .environment = {{"XDG_RUNTIME_DIR", folder.path()}, {"TMPDIR", folder.path()}, {"PATH", tools}, {"ELRUN_STORAGE_LIMIT", "1"}},
+           .program = "/usr/bin/python3"}};
+  const bool has_ended = job.line("the program has ended: 174", told_within).has_value();
+  if (job.says("SKIPPED")) {
+    std::printf("%s", job.output().c_str());
+    return;
+  }
+  INFO(job.output());
+  CHECK(has_ended);
+  CHECK(job.says("an open of the program waits for good"));
+  CHECK(job.says("generation 2: "));
+  CHECK_FALSE(job.says("had left behind"));
+}
+
 }  // namespace elrun::test

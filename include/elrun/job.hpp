@@ -366,8 +366,11 @@ struct ELRUN_API Evaluation {
   [[nodiscard]] double sum(std::string_view name) const;
 };
 
-/// The job of this process. Use from the thread that `run` called. Where its node has several workers, weights and gradients may lie
-/// in memory that peers read: a child made by fork sees them change, and must not write to them.
+/// The job of this process. Use from the thread that `run` called.
+///
+/// It stays with the process: in a child made by fork each call that may throw throws Error (`refused`), as do those of its units, steps and slots, and a scope's end does nothing there.
+/// So end such a child by `_exit`, also where its exec fails. Where its node has several workers, weights and gradients may lie in memory that peers read: the
+/// child sees the weights change and must not write to them, and has no memory where the gradients are.
 class ELRUN_API Job {
  public:
   /// First of all calls, once: each other one before it throws. Throws Error (`invalid_argument`) that names all problems of the plan and of the options at once. As all

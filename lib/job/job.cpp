@@ -17,18 +17,21 @@ namespace elrun::inline v0 {
 // ---- declarations
 
 void Job::Impl::configure(const Plan& wanted, const CheckpointOptions& checkpoint) {
+  parts.require_callable();
   parts.declared.configure(wanted, checkpoint);
   parts.saves.configure(checkpoint);
   parts.memory_checkpoints.configure(checkpoint.in_memory_every);
 }
 
 void Job::Impl::register_state(std::string_view name, std::span<std::byte> bytes) {
+  parts.require_callable();
   require(parts.declared.is_configured(), "state comes after configure()");
   require(!parts.held.is_restored(), "state is registered after restore(); register all of it before");
   parts.variables.add(name, bytes);
 }
 
 void Job::Impl::seal() {
+  parts.require_callable();
   Layout layout = parts.declared.lay_out();
   const std::unique_ptr<Impl> before = std::move(before_);
   const bool keeps = before != nullptr && may_take_from(before->parts);
@@ -77,6 +80,7 @@ std::string Job::Impl::plan_table(std::uint32_t ranks, std::uint32_t ranks_per_n
 }
 
 Restored Job::Impl::restore() {
+  parts.require_callable();
   require(parts.declared.is_sealed(), "restore comes after seal()");
   require(!parts.held.is_restored(), "restore is called twice");
   if (!parts.variables.take_inherited()) parts.held.lose();  // as of a newcomer
@@ -108,6 +112,7 @@ Restored Job::Impl::restored() const {
 }
 
 std::optional<std::uint64_t> Job::Impl::next_step() {
+  parts.require_callable();
   require(parts.held.is_restored(), "next_step comes after restore()");
   parts.require_scopes_ended_well();
   parts.step.ask();
@@ -169,6 +174,7 @@ void Job::Impl::take_memory_checkpoint(bool beside) {
 }
 
 void Job::Impl::stop() {
+  parts.require_callable();
   require(parts.held.is_restored(), "stop comes after restore()");
   parts.decided.ask_to_stop();
 }
@@ -198,6 +204,7 @@ Evaluation Job::evaluate(std::uint64_t count, const std::function<void(Slot&)>& 
 }
 void Job::stop() { impl_->stop(); }
 const Outcome& Job::outcome() const {
+  impl_->parts.require_callable();
   if (!impl_->parts.outcome.has_value()) throw Error{invalid("outcome() comes after next_step() returned nothing")};
   return *impl_->parts.outcome;
 }

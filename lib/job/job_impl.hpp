@@ -28,7 +28,7 @@ class [[gnu::visibility("hidden")]] Job::Impl {
   explicit Impl(JobHost host) : parts{std::move(host), this} {}
 
   void configure(const Plan& plan, const CheckpointOptions& checkpoint);
-  UnitState& unit(std::string_view name) { return parts.declared.add_unit(name, this); }
+  UnitState& unit(std::string_view name) { return parts.require_callable(), parts.declared.add_unit(name, this); }
   void register_state(std::string_view name, std::span<std::byte> bytes);
   [[nodiscard]] std::string plan_table(std::uint32_t ranks, std::uint32_t ranks_per_node) const;
   void seal();

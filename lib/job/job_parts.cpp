@@ -1,8 +1,20 @@
 #include "lib/job/job_parts.hpp"
 
+#include <fmt/format.h>
+
 #include "lib/job/declare/device_class.hpp"
 
 namespace elrun::inline v0 {
+
+void JobParts::require_callable() const {
+  if (is_forked())
+    throw Error{
+        {.code = Code::refused,
+         .remedy = Remedy::exit_process,
+         .what = fmt::format(
+             "this process was forked from worker {}, and only that one may call its job: end a child by _exit, also where its exec fails",
+             process)}};
+}
 
 Phase JobParts::phase() const {
   const std::uint64_t number = decided.applied();

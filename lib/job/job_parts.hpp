@@ -4,6 +4,8 @@
 /// Conductors (README.md has the map) borrow all of them: each is the one place for what happens in one kind of moment, and says in which order the parts take part. What is here besides is what
 /// several conductors ask of several parts.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -68,6 +70,9 @@ struct JobParts {
   JobParts(const JobParts&) = delete;
   JobParts& operator=(const JobParts&) = delete;
 
+  /// What each call of the program begins with, where it may throw. Throws Error (`refused`) in a child that was forked from the process whose job this is: parts of the state are that one's memory.
+  void require_callable() const;
+  [[nodiscard]] bool is_forked() const { return ::getpid() != process; }
   [[nodiscard]] const Plan& plan() const { return declared.plan(); }
   [[nodiscard]] Memory& memory() const { return host.arrays != nullptr ? *host.arrays : host_memory(); }
   [[nodiscard]] bool gathers() const { return plan().placement.parameters != Sharding::replicated; }
@@ -90,6 +95,7 @@ struct JobParts {
   [[nodiscard]] bool await_loss();
 
   Job::Impl* const handle;
+  const int process = ::getpid();
   JobHost host;
   JobWorld world;
   Declarations declared{host.device};

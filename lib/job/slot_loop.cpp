@@ -7,12 +7,19 @@
 
 namespace elrun::inline v0 {
 
+void SlotLoop::take() {
+  job_.require_callable();
+  job_.step.take_slots(job_.world.over());
+}
+
 Slot* SlotLoop::first_slot() {
+  job_.require_callable();
   job_.step.begin_loop();
   return next_slot();
 }
 
 Slot* SlotLoop::next_slot() {
+  job_.require_callable();
   job_.require_scopes_ended_well();
   if (job_.slot.is_open()) close_slot();
   if (!job_.step.is_open() || job_.world.over()) return nullptr;
@@ -56,10 +63,14 @@ void SlotLoop::close_slot() {
   if (!job_.rounds.in_phases() || job_.rounds.end_slot(ended)) job_.step.end_slot();
 }
 
-void SlotLoop::report(const Slot& slot, float loss, std::uint64_t tokens) { job_.slot.report(slot, loss, tokens); }
+void SlotLoop::report(const Slot& slot, float loss, std::uint64_t tokens) {
+  job_.require_callable();
+  job_.slot.report(slot, loss, tokens);
+}
 
 /// Of the host's memory it is there. Of a device it comes with the wait before the vote; that of a slot that is not counted with the step's, at once.
 void SlotLoop::report(const Slot& slot, DeviceScalar loss, std::uint64_t tokens) {
+  job_.require_callable();
   loss.stream = job_.streams.checked(loss.stream);
   if (loss.stream.device().kind == DeviceKind::host) return report(slot, *loss.pointer, tokens);
   job_.slot.report(slot, 0, tokens);
@@ -69,7 +80,10 @@ void SlotLoop::report(const Slot& slot, DeviceScalar loss, std::uint64_t tokens)
   job_.slot.expect_loss(place);
 }
 
-void SlotLoop::add(const Slot& slot, std::string_view name, double value) { job_.slot.add(slot, name, value, job_.step.is_evaluating()); }
+void SlotLoop::add(const Slot& slot, std::string_view name, double value) {
+  job_.require_callable();
+  job_.slot.add(slot, name, value, job_.step.is_evaluating());
+}
 
 bool SlotLoop::is_revoked(const Slot& slot) const {
   return job_.world.over() || SlotAccess::generation(slot) != job_.world.membership().generation.number;

@@ -16,7 +16,7 @@ class SlotLoop {
   /// Outlives it.
   explicit SlotLoop(JobParts& job) : job_{job} {}
 
-  void take() { job_.step.take_slots(job_.world.over()); }
+  void take();
   Slot* first_slot();
   /// Closes the one before. Null: there is none more, or the generation is over.
   Slot* next_slot();

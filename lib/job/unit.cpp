@@ -65,6 +65,7 @@ void detail::write_rounded(const TensorPlace& tensor, std::span<const float> val
 
 const TensorPlace& Unit::declare(std::string_view name, DType type, Shape shape, TensorOptions options) {
   auto& unit = *static_cast<UnitState*>(impl_);
+  unit.job->parts.require_callable();
   return unit.job->parts.declared.add_tensor(unit, name, type, std::move(shape), options);
 }
 

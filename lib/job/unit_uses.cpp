@@ -35,6 +35,7 @@ void UnitUses::fetch_weights(std::uint32_t unit) {
 }
 
 Stream UnitUses::begin_use(UnitState& unit, Stream wanted) {
+  job_.require_callable();
   const Stream stream = job_.streams.checked(wanted);
   fetch_weights(unit.index);
   job_.streams.begin(stream);
@@ -43,6 +44,7 @@ Stream UnitUses::begin_use(UnitState& unit, Stream wanted) {
 }
 
 Stream UnitUses::begin_gradient(UnitState& unit, Stream wanted) {
+  job_.require_callable();
   const Stream stream = job_.streams.checked(wanted);
   require(job_.slot.is_open() && !job_.step.is_evaluating(), "use_grad is for the slots of a step; an evaluation has no gradients");
   job_.scopes.require_use_left(unit.index, job_.slot.index());
@@ -54,6 +56,7 @@ Stream UnitUses::begin_gradient(UnitState& unit, Stream wanted) {
 }
 
 void UnitUses::end_use(UnitState& unit, bool gradient, Stream stream) noexcept {
+  if (job_.is_forked()) return;  // a copy of the parent's scope, which goes on there
   if (const auto at = std::ranges::find(unit.program_streams, stream.handle(), &Stream::handle); at != unit.program_streams.end())
     unit.program_streams.erase(at);
   try {
@@ -74,12 +77,14 @@ void UnitUses::read(const UnitState& unit, std::span<const std::byte> run, std::
 }
 
 void UnitUses::write_in_order(const UnitState& unit, const std::function<void()>& put) {
+  job_.require_callable();
   for (const Stream stream : unit.program_streams) job_.streams.end(stream);
   put();
   for (const Stream stream : unit.program_streams) job_.streams.begin(stream);
 }
 
 void UnitUses::write(const UnitState& unit, std::span<const std::byte> from, std::span<std::byte> run) {
+  job_.require_callable();
   job_.finish_readers();
   write_in_order(unit, [&] { job_.memory().write(from, run); });
 }
@@ -91,6 +96,7 @@ void UnitUses::write_gradient(const UnitState& unit, std::span<const std::byte> 
 void UnitUses::write_rounded(const UnitState& unit, const TensorPlace& tensor, std::span<const float> values) {
   const auto at = std::ranges::find(unit.tensors, &tensor, [](const TensorPlace& t) { return &t; }) - unit.tensors.begin();
   const std::uint64_t begin = job_.state.layout().units[unit.index].offsets[static_cast<std::size_t>(at)];
+  job_.require_callable();
   job_.finish_readers();
   write_in_order(unit, [&] { job_.state.write_rounded(unit.index, begin, values); });
 }

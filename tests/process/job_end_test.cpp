@@ -121,6 +121,27 @@ TEST_CASE("a second job in the same process runs without elrun, and is refused u
   CHECK(ended.says("ended by exit code 78 after the job was over"));
 }
 
+TEST_CASE("a forked child that stays in the loop is refused, and its parent's state is the undisturbed one", "[job_end][process]") {
+  const std::string undisturbed = run({}, {"20", "train"}).done();
+  REQUIRE(undisturbed.starts_with("done step=20 "));
+  for (const char* const workers : {"1", "2", "3"}) {
+    const Ended ended = run({"--nproc_per_node", workers}, {"20", "forked", "9"});
+    INFO(ended.output);
+    CHECK(ended.code == 0);
+    CHECK(ended.done() == undisturbed);
+    CHECK(ended.output.find("done step=20 ") == ended.output.rfind("done step=20 "));
+    CHECK(ended.says("this process was forked from worker"));
+  }
+  SECTION("with checkpoints, without elrun") {
+    const TemporaryDirectory checkpoints;
+    const Ended alone = run({}, {"20", "forked", "9", checkpoints.path()});
+    INFO(alone.output);
+    CHECK(alone.code == 0);
+    CHECK(alone.done() == undisturbed);
+    CHECK(alone.output.find("done step=20 ") == alone.output.rfind("done step=20 "));
+  }
+}
+
 TEST_CASE("an agent that is asked to leave while a worker exports after the job's end does not end with 0", "[job_end][process]") {
   std::vector<std::string> options = two;
   options.insert(options.end(), {"--no_python", worker(), "5", "export", "1"});

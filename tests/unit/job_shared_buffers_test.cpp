@@ -1,5 +1,8 @@
 // What a job sends lies where peers of its host can read it, in every generation; where it cannot, only time is lost.
 
+#include <sys/mman.h>
+#include <sys/wait.h>
+
 #include <numeric>
 
 #include "lib/job/group_peers.hpp"
@@ -98,6 +101,35 @@ TEST_CASE("ranks need not agree whether they share buffers, and a rank that cann
         CHECK(warnings(members[r]).size() == (one_cannot && r == 1 ? 1 : 0));
       }
     }
+}
+
+TEST_CASE("in a forked child there is no memory where its parent's gradients are, and weights are there", "[job]") {
+  const Log quiet{"test", [](Level, std::string_view) {}};
+  SharedBuffers buffers{SharedBuffer::make, quiet};
+  const auto of_child = [](std::optional<SharedBuffer>& memory) {
+    const std::span<std::byte> bytes = memory.value().bytes();
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      ::alarm(60);  // by default it ends the process
+      const bool there = ::msync(bytes.data(), 1, MS_ASYNC) == 0;
+      // Where nothing is, the child's own memory may come to lie.
+      void* const own =
+          there ? bytes.data() : ::mmap(bytes.data(), bytes.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      memory.reset();
+      ::_exit((there ? 1 : 0) | (::msync(own, 1, MS_ASYNC) == 0 ? 2 : 0) | (own == bytes.data() ? 4 : 0));
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    return WEXITSTATUS(status);
+  };
+  constexpr std::uint64_t size = 2 * granule * sizeof(float);
+  std::optional<SharedBuffer> gradients = buffers.make(size, SharedBuffers::InChildren::absent),
+                              weights = buffers.make(size, SharedBuffers::InChildren::present);
+  CHECK(of_child(gradients) == 6);
+  CHECK(of_child(weights) == 7);
+  gradients->bytes()[0] = weights->bytes()[0] = std::byte{7};
 }
 
 TEST_CASE("an arena in a shared buffer is that buffer, and lets it go", "[job]") {

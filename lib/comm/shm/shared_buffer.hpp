@@ -17,6 +17,7 @@ class SharedBuffer::State {
   State& operator=(const State&) = delete;
   ~State() {
     if (::getpid() == owner_) memory_.give_back();
+    else memory_.leave_mapped();
   }
   [[nodiscard]] const SharedMemory& memory() const { return memory_; }
 

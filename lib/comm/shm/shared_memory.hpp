@@ -27,6 +27,8 @@ class SharedMemory {
   [[nodiscard]] Result<Fd> for_reading() const;
   /// Only of returnable memory: its pages go back to the system, also those that others map. A process that reads there afterwards reads zeros.
   void give_back() noexcept;
+  /// The mapping stays until the process ends. For a forked child: where its parent's memory is not in it (MADV_DONTFORK), something else may lie at that address by now.
+  void leave_mapped() noexcept { bytes_ = {}; }
   /// A peer's memory, for reading. Refused if the file is not sealed against shrinking, or has another size. `when_read` reserves addresses
   /// only: touching a page that was given back would allocate it again, for as long as it is mapped.
   enum class Pages : bool { when_read, now };

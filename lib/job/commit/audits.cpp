@@ -10,6 +10,7 @@
 namespace elrun::inline v0 {
 
 void StepEnd::audit(double probability) {
+  job_.require_callable();
   if (!(probability >= 0 && probability <= 1)) throw Error{invalid(fmt::format("audit({}): a probability is from 0 to 1", probability))};
   constexpr std::string_view whole =
       "audit is for zero(0) and zero(1) that exchange gradients once per step, for it compares whole gradients";

@@ -17,6 +17,7 @@
 namespace elrun::inline v0 {
 
 StepResult StepEnd::apply(const AnyOptimizer& optimizer, const ApplyOptions& wanted) {
+  job_.require_callable();
   const UpdateOptions options{.lr = wanted.lr.at(job_.decided.applied()), .clip_norm = wanted.clip_norm};
   check(optimizer, wanted, options);
   require(job_.step.is_open() || job_.world.over(), "apply was called twice, or without a step from next_step()");

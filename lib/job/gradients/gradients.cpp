@@ -22,7 +22,9 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   buffers_ = std::max(schedule_.depth, 1u);  // a rank without slots still owns a shard
   if (partials_.size() > buffers_) partials_.resize(buffers_);
   while (partials_.size() < buffers_)
-    partials_.emplace_back(space_, shared_buffers != nullptr ? shared_buffers->make(space_ * sizeof(float)) : std::nullopt, *memory_);
+    partials_.emplace_back(
+        space_, shared_buffers != nullptr ? shared_buffers->make(space_ * sizeof(float), SharedBuffers::InChildren::absent) : std::nullopt,
+        *memory_);
   shard_ = pieces(layout, shards.folds[rank]);
   const std::uint64_t shard_elements = elements(shard_);
 

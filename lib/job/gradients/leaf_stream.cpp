@@ -46,7 +46,8 @@ LeafStream::LeafStream(const Layout& layout, std::uint32_t slots, const ShardMap
   for (std::uint32_t slot = 0; slot < slots; ++slot)
     depth_ = std::max(depth_, schedule_.buffer[slot] + (schedule_.merges[slot] == 0 ? 1 : 0));
   const std::uint64_t stack = depth_ * shard_elements_;
-  stack_ = Arena<float>{stack, delivers_ ? shared_buffers.make(stack * sizeof(float)) : std::nullopt, *memory_};
+  stack_ = Arena<float>{stack, delivers_ ? shared_buffers.make(stack * sizeof(float), SharedBuffers::InChildren::absent) : std::nullopt,
+                        *memory_};
   if (!delivers_) return;
   const auto held = pieces(layout, shards.cuts[rank]);
   held_ = Arena<float>{elements(held), *memory_};

@@ -17,7 +17,8 @@ class AddressedParameters final : public Parameters {
       : layout_{layout},
         sharded_{sharded},
         pages_{sharded ? PagedArena{layout.parameters, shared_buffers.private_memory()}
-                       : PagedArena::whole(layout.parameters, shared_buffers.make(layout.parameters * sizeof(float)),
+                       : PagedArena::whole(layout.parameters,
+                                           shared_buffers.make(layout.parameters * sizeof(float), SharedBuffers::InChildren::present),
                                            shared_buffers.private_memory())} {
     for (const UnitLayout& unit : layout.units) pages_.hold(unit.begin + unit.trainable, unit.begin + unit.size);
     find_pieces(layout_, Cut{});

@@ -1,17 +1,23 @@
 #include "lib/job/state/shared_buffers.hpp"
 
+#include <sys/mman.h>
+
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace elrun::inline v0 {
 
-std::optional<SharedBuffer> SharedBuffers::make(std::uint64_t bytes) {
+std::optional<SharedBuffer> SharedBuffers::make(std::uint64_t bytes, InChildren in_children) {
   if (!make_ || bytes == 0 || !on_host()) return std::nullopt;
   auto made = make_(Bytes{bytes});
-  if (made.ok()) return std::move(made).value();
-  tell_once(made.failure());
-  return std::nullopt;
+  if (!made.ok()) {
+    tell_once(made.failure());
+    return std::nullopt;
+  }
+  // Where the system refuses it (it never has), the rule for a child is as for weights: it must not write there.
+  if (in_children == InChildren::absent) (void)::madvise(made->bytes().data(), made->bytes().size(), MADV_DONTFORK);
+  return std::move(made).value();
 }
 
 void SharedBuffers::show(JobWorld& world, const std::optional<SharedBuffer>& memory) {

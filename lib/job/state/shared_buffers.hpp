@@ -24,8 +24,10 @@ class SharedBuffers {
   /// On a device nothing is shared in this way.
   [[nodiscard]] bool on_host() const { return memory_.device().kind == DeviceKind::host; }
 
+  /// Whether a child that the program forks has the memory, too: then it sees what its parent writes, and could write there itself.
+  enum class InChildren : bool { absent, present };
   /// Filled with zeros. Nothing: take private memory. The first failure is logged.
-  [[nodiscard]] std::optional<SharedBuffer> make(std::uint64_t bytes);
+  [[nodiscard]] std::optional<SharedBuffer> make(std::uint64_t bytes, InChildren in_children);
   /// Shows it to the peers of this generation. Each generation has a new group, which has to be shown everything anew.
   void show(JobWorld& world, const std::optional<SharedBuffer>& memory);
 

@@ -9,6 +9,7 @@ namespace elrun::inline v0 {
 namespace {
 
 Verification verify_copies(JobParts& job) {
+  job.require_callable();
   require(job.held.is_restored(), "verify comes after restore()");
   require(!job.slot.is_open() || job.world.over(), "verify is called inside a slot; call it between steps");
   job.scopes.require_all_closed("verify()");

@@ -1,7 +1,7 @@
 // A small Job that ends as its test says: ending_worker STEPS HOW [STEP] [CHECKPOINTS]. HOW is one of: train; exit (std::exit(0) in a slot of
 // STEP), return (before STEP's slots), stop (job.stop() after STEP steps), stop_inside (in a slot of step STEP, and then, in the first generation, rank 0 dies),
 // throw (an int, before STEP's slots), look (never asks for a step), twice (another job in the same process), killed (rank STEP dies of SIGKILL in its last work, after the job's end was decided), export (rank STEP works for a minute more after
-// that), slow (the worker of rank STEP takes 200 ms more for a slot). Slots take 5 ms.
+// that), slow (the worker of rank STEP takes 200 ms more for a slot), forked (before STEP's slots a child is forked whose exec fails, and which stays in the loop). Slots take 5 ms.
 
 #include <chrono>
 #include <csignal>
@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+
+#include <unistd.h>
 
 #include <elrun/elrun.hpp>
 
@@ -47,6 +49,11 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
   while (auto step = job.next_step()) {
     if (how == "return" && step->number() == at) return;
     if (how == "throw" && step->number() == at) throw 7;
+    if (how == "forked" && step->number() == at && ::fork() == 0) {
+      ::alarm(60);  // by default it ends the process
+      ::execlp("/no/such/program", "program", nullptr);
+      std::perror("exec");
+    }
     for (elrun::Slot& slot : step->slots()) {
       if (how == "exit" && step->number() == at) std::exit(0);
       if (how == "stop_inside" && step->number() == at) {
@@ -56,7 +63,7 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
       std::this_thread::sleep_for(std::chrono::milliseconds{is_slow ? 205 : 5});
       const auto scope = unit.use_grad();
       for (std::size_t i = 0; i < weights; ++i)
-        tensor.grad()[i] = tensor.data()[i] * static_cast<float>(slot.index() + 1) - static_cast<float>(step->number());
+        tensor.grad()[i] += tensor.data()[i] * static_cast<float>(slot.index() + 1) - static_cast<float>(step->number());
       slot.report(static_cast<float>(slot.index()), 1);
     }
     const elrun::StepResult r = step->apply(elrun::AdamW{}, {.lr = 1e-2f});

@@ -412,6 +412,10 @@ class ELRUN_API Job {
   /// Throws Error: `invalid_argument` before `restore`, before the last step was applied, with an open scope and for a thread whose rounding mode was changed; `mismatch` for
   /// ranks that make different calls, and for parameters that differ before the first step (after the world changed: see `Step::apply`); `refused` when a newer job owns the checkpoints; what kept the final
   /// checkpoint from being saved; `generation_over` and others where this process has no place in a next generation.
+  ///
+  /// May also leave the program by a std::exception that is no Error: sharded state was lost with a worker and there is no checkpoint, so `run` runs the program again. `restore` and
+  /// `evaluate` may, too. Let it out, and end what runs beside the loop in destructors (std::jthread, no joinable std::thread; no `noexcept` around it). Where the program catches it, each call that
+  /// may throw throws it again; however the program ends after that, it runs again, unless its end is an Error whose remedy is `exit_process`.
   [[nodiscard]] std::optional<Step> next_step();
   /// Asks that the job end early. It travels with this process's vote for the step under way, or the next one if none is:
   /// that step is the last, on all ranks, and `next_step()` then returns nothing, with the final checkpoint and the outcome. Ask
@@ -467,7 +471,7 @@ class ELRUN_API Job {
 /// Finds this worker's place (see Session::open), runs `program`, and returns the exit code for `main`: 0 when it
 /// returned after the job's end (`next_step()` returned nothing), or on all ranks without ever asking for a step; 78 for a wrong configuration, 1 for another failure, whose message goes to standard error. Where sharded
 /// state was lost with a worker and there is no checkpoint, `program` is left by an exception and run again, with a new
-/// Job. It is run again as well when an exception comes out of a slot that is revoked: in the same process, which keeps its state (under elrun). Such an exception
+/// Job; see `Job::next_step`. It is run again as well when an exception comes out of a slot that is revoked: in the same process, which keeps its state (under elrun). Such an exception
 /// costs no restart, and the others wait until the program comes to `restore()` again; but should the world change meanwhile, it has to come there within 30 s
 /// (or eight times its longest slot, if that is more), or its process is killed and started again. So it is written to be run several times: what it needs, it makes anew.
 /// Once per process, in one that has opened no session of its own: under elrun, a call after the end of a job, or beside a session, is refused with 78.

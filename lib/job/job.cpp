@@ -1,11 +1,15 @@
 // The job's calls, and its program's run.
 
 #include <algorithm>
+#ifdef __GLIBCXX__
+#include <cxxabi.h>
+#endif
 
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
 #include "lib/device/current_device.hpp"
+#include "lib/job/begin_again.hpp"
 #include "lib/job/declare/memory_table.hpp"
 #include "lib/job/declare/sampler.hpp"
 #include "lib/job/fp_environment.hpp"
@@ -226,6 +230,17 @@ UpdateValues JobAccess::remembered(const Job& job, std::uint64_t step) { return 
 RankBytes JobAccess::held(const Job& job) { return job.impl_->setup.held_bytes(); }
 std::uint64_t JobAccess::memory_checkpoint_bytes(const Job& job) { return job.impl_->parts.memory_checkpoints.bytes(); }
 
+namespace {
+
+/// `then`: what became of the program after that.
+void tell_caught(const Log& log, std::string_view then) {
+  log.warning(fmt::format(
+      "the program caught the exception by which it is left where the state was lost ({}). It runs again all the same: let what next_step() throws out of it",
+      then));
+}
+
+}  // namespace
+
 void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& program) {
   UpdateMemory updates_done;     // a program that runs again does the same steps again
   bool asked_for_steps = false;  // by a run before this one
@@ -242,11 +257,16 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     try {
       program(job);
       job.impl_->parts.variables.detach();  // they were the program's, which is gone
-      job.impl_->end.program_returned();
+      if (impl.parts.begins_again) tell_caught(job_host.log, "it returned");
+      else job.impl_->end.program_returned();
+    } catch (const BeginAgain&) {
     } catch (const std::exception& e) {
       const auto* const error = dynamic_cast<const Error*>(&e);
       const bool has_to_end = error != nullptr && error->failure().remedy == Remedy::exit_process;  // a device that is lost, say
-      if (impl.left_revoked_slot() && !has_to_end) {  // it is over, as any other revoked slot; but the program's own variables are gone
+      if (impl.parts.begins_again && !has_to_end) {
+        tell_caught(job_host.log, fmt::format("it was left by another one: {}", e.what()));
+      } else if (impl.left_revoked_slot() &&
+                 !has_to_end) {  // it is over, as any other revoked slot; but the program's own variables are gone
         job_host.log.info(fmt::format(
             "an exception came out of a slot that the change of the world had revoked ({}): the program runs again in this process, with the state that it has",
             e.what()));
@@ -254,23 +274,31 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
         before = std::move(job.impl_);
         again = true;
         continue;
+      } else {
+        if (error == nullptr && impl.parts.world.over()) leave(impl.parts.world, impl.parts.world.why_over());
+        if (has_to_end && !error->failure().rank) {  // of a call to a device, which does not know whose it is
+          Failure named = error->failure();
+          named.rank = impl.parts.world.membership().rank, named.generation = impl.parts.world.membership().generation;
+          throw Error{std::move(named)};
+        }
+        throw;
       }
-      if (error == nullptr && impl.parts.world.over()) leave(impl.parts.world, impl.parts.world.why_over());
-      if (has_to_end && !error->failure().rank) {  // of a call to a device, which does not know whose it is
-        Failure named = error->failure();
-        named.rank = impl.parts.world.membership().rank, named.generation = impl.parts.world.membership().generation;
-        throw Error{std::move(named)};
-      }
+#ifdef __GLIBCXX__
+    } catch (const abi::__forced_unwind&) {  // pthread_cancel and pthread_exit, which must go on
       throw;
-    } catch (const BeginAgain&) {
-      asked_for_steps = impl.parts.step.was_asked_for();
-      updates_done = std::move(job.impl_->parts.decided.memory());
-      again = true;
+#endif
     } catch (...) {
-      if (impl.parts.world.over())
-        leave(impl.parts.world, impl.parts.world.why_over());  // whatever it tripped over was a step that does not count
-      throw;
+      if (!impl.parts.begins_again) {
+        if (impl.parts.world.over())
+          leave(impl.parts.world, impl.parts.world.why_over());  // whatever it tripped over was a step that does not count
+        throw;
+      }
+      tell_caught(job_host.log, "it was left by one that is no std::exception");
     }
+    if (!impl.parts.begins_again) continue;
+    asked_for_steps = impl.parts.step.was_asked_for();
+    updates_done = std::move(job.impl_->parts.decided.memory());
+    again = true;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/job/begin_again.hpp"
 #include "lib/job/declare/device_class.hpp"
 
 namespace elrun::inline v0 {
@@ -14,6 +15,12 @@ void JobParts::require_callable() const {
          .what = fmt::format(
              "this process was forked from worker {}, and only that one may call its job: end a child by _exit, also where its exec fails",
              process)}};
+  if (begins_again) throw BeginAgain{};
+}
+
+void JobParts::begin_again() {
+  begins_again = true;
+  throw BeginAgain{};
 }
 
 Phase JobParts::phase() const {

@@ -70,8 +70,11 @@ struct JobParts {
   JobParts(const JobParts&) = delete;
   JobParts& operator=(const JobParts&) = delete;
 
-  /// What each call of the program begins with, where it may throw. Throws Error (`refused`) in a child that was forked from the process whose job this is: parts of the state are that one's memory.
+  /// What each call of the program begins with, where it may throw. Throws Error (`refused`) in a child that was forked from the process
+  /// whose job this is: parts of the state are that one's memory. Throws BeginAgain where that was thrown before, and the program caught it.
   void require_callable() const;
+  /// Throws BeginAgain: this job is over for the program, which runs again with another one.
+  [[noreturn]] void begin_again();
   [[nodiscard]] bool is_forked() const { return ::getpid() != process; }
   [[nodiscard]] const Plan& plan() const { return declared.plan(); }
   [[nodiscard]] Memory& memory() const { return host.arrays != nullptr ? *host.arrays : host_memory(); }
@@ -100,6 +103,7 @@ struct JobParts {
   JobWorld world;
   Declarations declared{host.device};
   std::optional<Outcome> outcome;
+  bool begins_again = false;  // BeginAgain was thrown
   // What this member holds and knows, whatever the world.
   HostVariables variables;
   HeldState held;

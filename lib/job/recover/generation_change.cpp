@@ -159,7 +159,7 @@ void GenerationChange::share() {
     if (job_.recovery.settled().goes_to_memory) go_on_from_memory(line.value_or(""));
     else load_or_begin(line.value_or(""));
     // Initial values are made by the program before its loop, so all run it from there.
-    if (!job_.held.is_found() && job_.recovery.somebody_has_begun()) throw BeginAgain{};
+    if (!job_.held.is_found() && job_.recovery.somebody_has_begun()) job_.begin_again();
     job_.held.complete();
     if (job_.held.is_restored()) {  // the program may still be in what it does after a later step
       job_.step.go_back();

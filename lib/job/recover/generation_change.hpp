@@ -13,9 +13,6 @@
 
 namespace elrun::inline v0 {
 
-/// The state is gone, and there is no checkpoint: all members run the program from its beginning, in the same process.
-struct BeginAgain {};
-
 /// Called by the job's thread. A world that ends leaves each call by `Revoked` (revoked.hpp), and the next call goes on from there.
 class GenerationChange {
  public:

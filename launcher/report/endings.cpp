@@ -68,6 +68,8 @@ std::string meaning_of(int code) {
     case 128 + SIGBUS: return "often a full /dev/shm, or a mapped file that was cut short";
     case 128 + SIGFPE: return "an integer division by zero or overflow";
     case 128 + SIGKILL: return "killed from outside: by a person, a scheduler, or the kernel when memory ran out (OOM-killed; see dmesg)";
+    case 128 + SIGPIPE:
+      return "it wrote to a pipe or a connection whose reader had gone: what read its output (head, tee, a terminal), or a peer of its own";
     case 128 + SIGSEGV:
       return "the program accessed memory that it does not own (a segmentation fault); a core dump or a sanitizer build shows where";
     case 128 + SIGTERM: return "asked to end from outside";

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <climits>
 
+#include "lib/base/broken_pipe.hpp"
 #include "lib/base/clock.hpp"
 
 namespace elrun::inline v0 {
@@ -27,6 +28,7 @@ bool has_room_within(int fd, Duration most) {
 }  // namespace
 
 bool write_within(int fd, std::string_view bytes, WriteTimeout timeout) {
+  const NoBrokenPipeSignal no_signal;
   for (bool begun = false; !bytes.empty();) {
     if (!has_room_within(fd, begun ? timeout.next : timeout.first)) return false;
     const ssize_t n = ::write(fd, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));

@@ -14,7 +14,7 @@ struct WriteTimeout {
 };
 
 /// Writes all of `bytes` in pieces that poll promises room for. False: there was no room in time, and the rest is not written. True also where
-/// writing fails: nobody is there to read it.
+/// writing fails: nobody is there to read it. No SIGPIPE comes of that.
 [[nodiscard]] bool write_within(int fd, std::string_view bytes, WriteTimeout timeout);
 
 }  // namespace elrun::inline v0

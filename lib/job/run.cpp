@@ -1,11 +1,13 @@
 // elrun::run: the one place of libelrun that makes clocks, reads the environment and turns failures into exit codes.
 
 #include <sched.h>
+#include <stdio_ext.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/staging/slot_record.hpp"
+#include "lib/base/broken_pipe.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/timed_files.hpp"
 #include "lib/base/timeouts.hpp"
@@ -96,11 +99,21 @@ std::unique_ptr<Memory> memory_on(Device device, const Clock& clock, const Membe
 /// The agent lets the worker of a job that is over do what is left to do, and begins no other job with it.
 std::atomic<bool> ended_under_elrun{false};
 
+void tell(const std::string& text) {
+  const NoBrokenPipeSignal no_signal;
+  std::fprintf(stderr, "elrun: %s\n", text.c_str());
+}
+
+/// A reader that has gone away (`head`, a terminal) costs the lines, not the worker.
 void print_line(std::string_view line) {
+  static std::atomic<bool> told{false};
   std::string text{line};
   text += '\n';
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  const NoBrokenPipeSignal no_signal;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  if (errno != EPIPE) return;
+  __fpurge(stdout);  // else what is left there is written at the process's end, and the signal comes then
+  if (!told.exchange(true)) tell("nobody reads standard output any more (its reader has ended): what the job prints from here on is lost");
 }
 
 }  // namespace
@@ -148,23 +161,23 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
     ended_under_elrun = place.elastic;
     return 0;
   } catch (const CheckpointTooOld& e) {
-    std::fprintf(stderr, "elrun: %s\n", message(e.failure()).c_str());
+    tell(message(e.failure()));
     return CheckpointTooOld::exit_code;
   } catch (const StorageIsAway& e) {
-    std::fprintf(stderr, "elrun: %s\n", message(e.failure()).c_str());
+    tell(message(e.failure()));
     return StorageIsAway::exit_code;
   } catch (const Error& e) {
-    std::fprintf(stderr, "elrun: %s\n", message(e.failure()).c_str());
+    tell(message(e.failure()));
     return exit_code(e.failure());
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "elrun: the program ended by an exception: %s\n", e.what());
+    tell(fmt::format("the program ended by an exception: {}", e.what()));
     return 1;
 #ifdef __GLIBCXX__
   } catch (const abi::__forced_unwind&) {  // pthread_cancel and pthread_exit, which must go on
     throw;
 #endif
   } catch (...) {
-    std::fputs("elrun: the program ended by an exception that is no std::exception\n", stderr);
+    tell("the program ended by an exception that is no std::exception");
     return 1;
   }
 }

@@ -121,6 +121,21 @@ TEST_CASE("a second job in the same process runs without elrun, and is refused u
   CHECK(ended.says("ended by exit code 78 after the job was over"));
 }
 
+TEST_CASE("a reader of standard output that goes away ends no worker", "[job_end][process]") {
+  for (const std::string& elrun : {std::string{}, program_path("elrun") + " --nproc_per_node 2 --max_restarts 0 --no_python "}) {
+    const std::string line = "{ " + elrun + worker() + R"( 30 train; echo "code $?" >&2; } | head -n 1)";
+    Job job{{.arguments = {"-c", line}, .program = "/bin/sh"}};
+    const Ended ended = finish(job);
+    INFO(ended.output);
+    CHECK(ended.says("step=1 "));
+    CHECK(ended.says("code 0\n"));
+    CHECK_FALSE(ended.says("step=30 "));
+    const std::string told = "nobody reads standard output any more";
+    CHECK(ended.says(told));
+    CHECK(ended.output.find(told) == ended.output.rfind(told));
+  }
+}
+
 TEST_CASE("a forked child that stays in the loop is refused, and its parent's state is the undisturbed one", "[job_end][process]") {
   const std::string undisturbed = run({}, {"20", "train"}).done();
   REQUIRE(undisturbed.starts_with("done step=20 "));

@@ -12,6 +12,7 @@
 #include <elrun/philox.hpp>
 
 #include "lib/base/bounded_write.hpp"
+#include "lib/base/broken_pipe.hpp"
 #include "lib/base/crc32c.hpp"
 #include "lib/base/digest.hpp"
 #include "lib/base/failure.hpp"
@@ -247,6 +248,35 @@ TEST_CASE("a reader that stops reading holds nobody up, also while signals come"
   CHECK(came_back);
   CHECK_FALSE(written.get());
   ::signal(SIGALRM, before);
+}
+
+TEST_CASE("a reader that has gone away ends no process, and the program's own SIGPIPE stays", "[base]") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  const Fd in{ends[1]};
+  ::close(ends[0]);
+  const auto is_pending = [] {
+    sigset_t pending;
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+  };
+  CHECK(write_within(in.get(), "line\n", {.first = 60s, .next = 60s}));
+  CHECK_FALSE(is_pending());
+  {
+    const NoBrokenPipeSignal no_signal;
+    CHECK(::write(in.get(), "x", 1) == -1);
+    CHECK(errno == EPIPE);
+  }
+  CHECK_FALSE(is_pending());
+  sigset_t pipe, before;
+  sigemptyset(&pipe), sigaddset(&pipe, SIGPIPE);
+  REQUIRE(pthread_sigmask(SIG_BLOCK, &pipe, &before) == 0);
+  CHECK(sigismember(&before, SIGPIPE) == 0);
+  ::raise(SIGPIPE);
+  CHECK(write_within(in.get(), "line\n", {.first = 60s, .next = 60s}));
+  CHECK(is_pending());
+  const timespec at_once{};
+  CHECK(sigtimedwait(&pipe, nullptr, &at_once) == SIGPIPE);
+  REQUIRE(pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
 }
 
 TEST_CASE("a log line carries who and how bad, and repeats only what changed", "[base]") {

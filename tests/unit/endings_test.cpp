@@ -26,7 +26,8 @@ TEST_CASE("a report gives the cause before what its code means", "[report]") {
   const std::string report = final_report(137, "rank 2 of generation 1 on node a: signal 9 (SIGKILL)");
   CHECK(report.find("exit code 137") < report.find("rank 2"));
   CHECK(report.find("rank 2") < report.find("memory"));
-  CHECK(meaning_of(153).find("ulimit -f") != std::string::npos);  // SIGXFSZ
+  CHECK(meaning_of(141).find("whose reader had gone") != std::string::npos);  // SIGPIPE
+  CHECK(meaning_of(153).find("ulimit -f") != std::string::npos);              // SIGXFSZ
   CHECK(final_report(3, "") == "the job failed, exit code 3");
 }
 

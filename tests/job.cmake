@@ -29,4 +29,14 @@ elrun_test(job_rounded_test SOURCES unit/job_rounded_weights_test.cpp LINK elrun
 # A tensor of something else than floats does not compile, and a sentence says why.
 add_test(NAME tensor_of_double COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/unit/tensor_of_double.cpp)
 set_tests_properties(tensor_of_double PROPERTIES LABELS unit PASS_REGULAR_EXPRESSION "a job trains parameters of float")
+
+# What has an address for a value is no host state, and a sentence says why; values are.
+set(command ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/unit/state_of_addresses.cpp)
+add_test(NAME state_of_values COMMAND ${command})
+set_tests_properties(state_of_values PROPERTIES LABELS unit)
+foreach(address span<float> string_view array<char*,2>)
+  string(REGEX MATCH "^[a-z_]+" name ${address})
+  add_test(NAME state_of_${name} COMMAND ${command} "-DADDRESS=std::${address}")
+  set_tests_properties(state_of_${name} PROPERTIES LABELS unit PASS_REGULAR_EXPRESSION "register the elements")
+endforeach()
 elrun_bench(restore_bench SOURCES bench/restore_bench.cpp LINK elrun::job elrun::link elrun::comm elrun::checkpoint_io elrun::base fmt::fmt)

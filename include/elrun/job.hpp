@@ -60,6 +60,20 @@ ELRUN_API void write_rounded(const TensorPlace& tensor, std::span<const float> v
 /// From or to `run`, which is the tensor or its gradient.
 ELRUN_API void read_tensor(const TensorPlace& tensor, std::span<const std::byte> run, std::span<std::byte> to);
 ELRUN_API void write_tensor(const TensorPlace& tensor, std::span<const std::byte> from, std::span<std::byte> run);
+
+/// A value that says where something lies. Its bytes mean nothing in another process.
+template <class T>
+inline constexpr bool is_address = std::is_pointer_v<T> || std::is_member_pointer_v<T>;
+template <class T, std::size_t n>
+inline constexpr bool is_address<T[n]> = is_address<T>;
+template <class T, std::size_t n>
+inline constexpr bool is_address<std::array<T, n>> = is_address<T>;
+template <class T, std::size_t n>
+inline constexpr bool is_address<std::span<T, n>> = true;
+template <class C, class Traits>
+inline constexpr bool is_address<std::basic_string_view<C, Traits>> = true;
+template <class T>
+inline constexpr bool is_address<std::reference_wrapper<T>> = true;
 }  // namespace detail
 
 /// A parameter: a view into its unit's memory. Cheap to copy, valid as long as the job. Contents are what this step
@@ -385,9 +399,19 @@ class ELRUN_API Job {
   /// checkpoint. Registered before `restore()`; lives until the program returns. (A worker that joins after that, in a job that asks for no step, gets what it was
   /// after `restore()`.) Throws Error (`invalid_argument`) before `configure`, after `restore`, for a name
   /// that was used before, and beyond 64 MB in all: a worker that joins gets all of it in one piece.
+  ///
+  /// **One value for all ranks:** after a restart all have the one of the first rank, and a worker that joins gets that of another one. So it follows from what all ranks know (a step's number,
+  /// its loss, an evaluation), and never from this process's own slots. Nothing compares the values.
+  ///
+  /// The bytes of `value` itself are kept, so it holds no addresses: a pointer, span or string_view does not compile, and a struct with one in it must not be given.
   template <class T>
   requires std::is_trivially_copyable_v<T>
-  void state(std::string_view name, T& value) { register_state(name, std::as_writable_bytes(std::span{&value, 1})); }
+  void state(std::string_view name, T& value) {
+    static_assert(
+        !detail::is_address<T>,
+        "the bytes of a pointer, span or string_view are an address, which another process does not have: register the elements, as a std::array or a struct");
+    register_state(name, std::as_writable_bytes(std::span{&value, 1}));
+  }
 
   /// What each placement would cost in a world of `world` ranks, as a table for people. It has the bytes per rank by state, the bytes that a rank sends in a step, the slots per
   /// rank, and the share of the compute that is used. `ranks_per_node`: 0 puts all ranks on one node. Where they do not divide evenly, the last node has fewer.

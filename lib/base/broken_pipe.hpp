@@ -15,7 +15,7 @@ class NoBrokenPipeSignal {
   NoBrokenPipeSignal& operator=(const NoBrokenPipeSignal&) = delete;
 
  private:
-  sigset_t before_{};        // the thread's mask
+  sigset_t before_{};         // the thread's mask
   bool was_pending_ = false;  // one of the program's own, which stays
 };
 

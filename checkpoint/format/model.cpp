@@ -95,6 +95,20 @@ class Problems {
   std::size_t count_ = 0;
 };
 
+/// Whether a tensor is there in both, alike but for its offset.
+bool only_moved(const ModelTable& saved, const ModelTable& mine) {
+  std::map<std::pair<std::string_view, std::string_view>, const TensorInfo*> old;
+  for (const UnitInfo& unit : saved.units)
+    for (const TensorInfo& tensor : unit.tensors) old[{unit.name, tensor.name}] = &tensor;
+  return std::ranges::any_of(mine.units, [&](const UnitInfo& unit) {
+    return std::ranges::any_of(unit.tensors, [&](const TensorInfo& tensor) {
+      const auto at = old.find({unit.name, tensor.name});
+      return at != old.end() && at->second->dtype == tensor.dtype && at->second->shape == tensor.shape &&
+             at->second->offset != tensor.offset;
+    });
+  });
+}
+
 }  // namespace
 
 const char* dtype_name(DType type) {
@@ -162,6 +176,9 @@ std::vector<std::string> differences(const ModelTable& saved, const ModelTable& 
   if (saved == mine) return {};
   std::vector<std::string> lines = compare(flatten(saved), flatten(mine), limit);
   if (lines.empty()) lines.emplace_back("the same units and tensors, but in another order");
+  if (only_moved(saved, mine))
+    lines.emplace_back(
+        "a tensor of the same shape lies at another place in its unit: is it declared frozen in one of both, or in another order, or has the unit other tensors?");
   return lines;
 }
 

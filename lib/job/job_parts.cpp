@@ -4,6 +4,7 @@
 
 #include "lib/job/begin_again.hpp"
 #include "lib/job/declare/device_class.hpp"
+#include "lib/job/declare/tensor_options.hpp"
 
 namespace elrun::inline v0 {
 
@@ -34,6 +35,7 @@ std::vector<Aux> JobParts::host_state() const {
   std::vector<Aux> out;
   append_to(out, decided.progress(plan().steps));
   append_device(out, host.device);
+  append_tensor_options(out, declared.units(), state.layout());
   variables.append_to(out);
   return out;
 }

@@ -9,6 +9,7 @@
 #include "lib/job/declare/device_class.hpp"
 #include "lib/job/declare/plan.hpp"
 #include "lib/job/declare/same_job.hpp"
+#include "lib/job/declare/tensor_options.hpp"
 #include "lib/job/revoked.hpp"
 
 namespace elrun::inline v0 {
@@ -229,6 +230,8 @@ void GenerationChange::load_or_begin(const std::string& lost) {
   const auto aux = job_.saves.restore(job_.recovery.settled().known_step, lost);
   if (!aux.has_value()) return;
   if (const auto doubt = device_doubt(*aux, job_.host.device); doubt && job_.world.leads()) job_.host.log.warning(*doubt);
+  if (const auto changed = tensor_options_doubt(*aux, job_.declared.units(), job_.state.layout()); changed && job_.world.leads())
+    job_.host.log.warning(*changed);
   job_.take_host_state(*aux);
   job_.saves.set_saved_step(job_.decided.applied());
   job_.held.load();

@@ -470,7 +470,8 @@ class ELRUN_API Job {
   // What follows throws nothing, but for bad_alloc.
   /// One line to standard output, from one process of the world.
   void print(std::string_view line);
-  /// Whether this process is the one that prints; for output that is costly to make.
+  /// Whether this process is the one that prints; for output that is costly to make. **Another process may be it after each `next_step`, `apply` and `evaluate`**, and this one
+  /// in the middle of its life: what it writes to (a file, a logger) is opened where it is written, or by every process, and not once before the loop by who prints then.
   [[nodiscard]] bool prints() const;
   /// Threads that this process should compute with: OMP_NUM_THREADS, else CPUs of its affinity / workers of the node.
   [[nodiscard]] std::uint32_t compute_threads() const;

@@ -197,6 +197,10 @@ class ELRUN_API Unit {
   [[nodiscard]] UseScope use(Stream stream = {});
   /// Makes weights and gradients available until the scope ends, which hands off the gradients of this use. Allowed inside a slot of a step, at most as often per slot as the
   /// unit's tensors declare `uses`. The scope ends before its slot does. Throws Error (`invalid_argument`) elsewhere.
+  ///
+  /// A unit without a `use_grad` in a slot has a gradient of zeros there, and in a step where no slot has one, **it is updated all the same**: what moments hold of earlier steps still moves it, and
+  /// weight decay does (PyTorch leaves a parameter without a gradient alone). So the parts of a GAN, or a backbone that trains later, do not stand still while others train. One that
+  /// never had a gradient stays where it is if its tensors are declared {.decay = false}; {.frozen = true} holds it for good.
   [[nodiscard]] UseScope use_grad(Stream stream = {});
 
  private:
@@ -280,7 +284,7 @@ class ELRUN_API Step {
   /// slots on W ranks about p W / V of the whole.
   void audit(double probability);
   /// Reduces the gradients, votes, and updates the parameters once the step is decided. A failure before the decision changes nothing. Takes the options of the
-  /// plan's optimizer.
+  /// plan's optimizer. Updates every tensor that is not frozen, also of units without a `use_grad` in this step: see there.
   ///
   /// The options of the optimizer and of `apply` are the same on all ranks, and the same when a step is done again; see ApplyOptions. Before the decision they are compared bit by bit.
   /// A difference throws Error (`mismatch`) on all ranks. They are compared

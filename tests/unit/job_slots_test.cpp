@@ -528,4 +528,44 @@ TEST_CASE("in an evaluation, its own coming slots alone are known ahead", "[job]
   }
 }
 
+TEST_CASE("a unit that trains and has no use_grad in the first step is named once, and updated all the same", "[job]") {
+  const auto run = [](std::uint32_t world, bool uses_head) {
+    return run_world({.world = world}, [uses_head](Job& job, Member& me) {
+      job.configure(toy_plan(1));
+      Unit body = job.unit("body"), head = job.unit("head"), table = job.unit("table");
+      const auto weight = body.tensor<float>("weight", {300}), scale = head.tensor<float>("scale", {7});
+      (void)table.tensor<float>("fixed", {7}, {.frozen = true});
+      job.seal();
+      (void)job.restore();
+      std::ranges::fill(scale.span(), 1.0f);
+      while (auto step = job.next_step()) {
+        for (Slot& slot : step->slots()) {
+          const auto scope = body.use_grad();
+          weight.grad()[0] = 1;
+          if (uses_head) (void)head.use_grad();
+          slot.report(1, 1);
+        }
+        (void)step->apply(toy_adamw, {.lr = 0.1f});
+      }
+      me.host_state = scale.data()[0] < 1.0f ? 1 : 0;
+      me.outcome = job.outcome();
+    });
+  };
+  for (const std::uint32_t world : {1u, 3u})
+    for (const bool uses_head : {false, true}) {
+      CAPTURE(world, uses_head);
+      std::size_t told = 0;
+      for (const Member& m : run(world, uses_head)) {
+        INFO((m.failure ? message(*m.failure) : ""));
+        REQUIRE(m.outcome.has_value());
+        CHECK(m.host_state == 1);
+        told += static_cast<std::size_t>(std::ranges::count_if(m.lines, [](const std::string& l) {
+          return contains(l, "no slot of this worker had a use_grad of 'head' in the job's first step");
+        }));
+        CHECK(std::ranges::none_of(m.lines, [](const std::string& l) { return contains(l, "'table'"); }));
+      }
+      CHECK(told == (uses_head ? 0 : 1));
+    }
+}
+
 }  // namespace elrun::test

@@ -41,7 +41,8 @@ TEST_CASE("other tensors that are frozen or decay than in a checkpoint are named
   };
   CHECK(told(run({})).empty());
   CHECK(told(run({})).empty());
-  CHECK(contains(told(run({.body = {.frozen = true}})), "trained in the checkpoint, and frozen now; their moments are given up: body/weight"));
+  CHECK(contains(told(run({.body = {.frozen = true}})),
+                 "trained in the checkpoint, and frozen now; their moments are given up: body/weight"));
   CHECK(told(run({.body = {.decay = false, .frozen = true}})).empty());
   const std::string both = told(run({.head = {.decay = false}}));
   CHECK(contains(both, "frozen in the checkpoint, and trained now, with moments that begin at zero: body/weight"));

@@ -33,6 +33,8 @@ StepResult StepEnd::apply(const AnyOptimizer& optimizer, const ApplyOptions& wan
     require(job_.step.slot() == job_.my_slots().size() && !job_.step.audit().is_due(),
             "apply was called before all slots of the step were run");
     if (const auto wrong = fp_environment_problem()) throw Error{invalid(*wrong)};  // a slot may have changed them
+    if (step == 0 && job_.world.leads() && !job_.my_slots().empty())
+      if (const auto unused = job_.scopes.unused_line()) job_.host.log.warning(*unused);
     // With the last slot still open its leaves go only now, and the world may end over that.
     if ((!job_.rounds.in_phases() || job_.scopes.end_step(job_.decided.applied())) && reduce_and_vote()) {
       apply_decided(job_);

@@ -105,6 +105,7 @@ void UnitScopes::let_go(std::uint32_t unit) {
 void UnitScopes::open_gradient(std::uint32_t unit, const Phase& phase, std::optional<std::size_t> own_slot) {
   Counts& counts = units_[unit];
   ++counts.gradients_open;
+  counts.had_gradient = true;
   if (counts.in_slot++ == 0) {
     if (reducer_.is_per_slot()) open_leaf(unit, phase, own_slot);
     else reducer_.begin_unit(unit, own_slot);
@@ -137,6 +138,21 @@ void UnitScopes::require_all_closed(std::string_view call) const {
     if (units_[unit].open > 0 && !(may_stay && !state_.rounds(unit)))  // what is rounded would stay as it was before the update
       throw Error{
           invalid(fmt::format("unit '{}' is still in a use scope at {}: end the scope before", declared_.name_of_unit(unit), call))};
+}
+
+std::optional<std::string> UnitScopes::unused_line() {
+  constexpr std::uint32_t units_told = 5;
+  if (std::exchange(told_unused_, true)) return std::nullopt;
+  std::string names;
+  std::uint32_t count = 0;
+  for (std::uint32_t unit = 0; unit < units_.size(); ++unit)
+    if (!units_[unit].had_gradient && layout(unit).trainable > 0 && ++count <= units_told)
+      names += fmt::format("{}'{}'", names.empty() ? "" : ", ", declared_.name_of_unit(unit));
+  if (count == 0) return std::nullopt;
+  return fmt::format(
+      "no slot of this worker had a use_grad of {}{} in the job's first step: with gradients of zeros, weight decay and moments still move what trains there. Declare "
+      "{{.frozen = true}} what never trains, and {{.decay = false}} what has to stand still until it trains",
+      names, count > units_told ? fmt::format(" and {} more", count - units_told) : "");
 }
 
 bool UnitScopes::end_phase(const Phase& phase) {

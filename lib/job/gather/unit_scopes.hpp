@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -57,6 +58,8 @@ class UnitScopes {
   void open_gradient(std::uint32_t unit, const Phase& phase, std::optional<std::size_t> own_slot);
   /// `initial`: is told what the last scope of a sharded unit left.
   void close(std::uint32_t unit, bool gradient, InitialValues& initial);
+  /// After the slots of the job's first step: the sentence for units that train and had no `use_grad` in this rank's slots, once. They are updated all the same.
+  [[nodiscard]] std::optional<std::string> unused_line();
   /// Throws Error where ranks go through slots together and a scope is open, or one of bf16. `call`: "apply()".
   void require_all_closed(std::string_view call) const;
 
@@ -72,6 +75,7 @@ class UnitScopes {
     std::uint32_t in_slot = 0;         // use_grad scopes begun in this slot,
     std::uint32_t gradients_open = 0;  // those of them that have not ended,
     std::uint32_t open = 0;            // and scopes of any kind that have not
+    bool had_gradient = false;         // a use_grad scope of it was opened in this world
     bool may_be_written = false;       // all weights are there, and no slot was open since the first of those scopes began
   };
   [[nodiscard]] const UnitLayout& layout(std::uint32_t unit) const { return state_.layout().units[unit]; }
@@ -89,6 +93,7 @@ class UnitScopes {
   PhaseRounds& rounds_;
   std::vector<Counts> units_;
   PrefetchPredictor slot_order_, evaluation_order_;
+  bool told_unused_ = false;
   std::optional<std::uint32_t> next_unit_;  // whose weights were asked for ahead, or stay for their next use
 };
 

@@ -506,6 +506,9 @@ class ELRUN_API Job {
 /// costs no restart, and the others wait until the program comes to `restore()` again; but should the world change meanwhile, it has to come there within 30 s
 /// (or eight times its longest slot, if that is more), or its process is killed and started again. So it is written to be run several times: what it needs, it makes anew.
 /// Once per process, in one that has opened no session of its own: under elrun, a call after the end of a job, or beside a session, is refused with 78.
+///
+/// Under elrun, the job's success is decided where `next_step()` returns nothing. What fails after that (an exception out of the program's last work, a refused second `run`, another exit
+/// code of `main`) is logged as an error by elrun, which ends with 0 all the same. So look for what that work has to leave before it is used.
 ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program);
 
 struct RunOptions {

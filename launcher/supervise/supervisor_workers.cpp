@@ -36,7 +36,9 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   ELRUN_ASSERT(i < workers_.size() && !workers_[i].ending);
   Worker& w = workers_[i];
   const auto after_the_end = [&] {
-    return fmt::format("{} ended by {} after the job was over; it does not count", workers_.name(i), describe(e.ending));
+    return fmt::format(
+        "{} ended by {} after the job was over; it does not count: the exit code of elrun is the job's. If it failed in its last work (an export), start the job again: it is over at once, and does that work again",
+        workers_.name(i), describe(e.ending));
   };
   if (phase_ == Phase::running && e.ending.ok() && !job_.is_over() && w.owes_end()) return ends_early(i, e);
   w.ends(e, now_);
@@ -54,13 +56,13 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
     const bool ended_by_elrun = w.signalled_to_end && (e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL);
     if (is_own_failure(w)) fails_while_it_stays(i);
     if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stop_.since())) tell_of_failure(i);
-    if (!e.ending.ok() && !w.signalled_to_end && job_.is_over()) say(Level::warning, after_the_end());
+    if (!e.ending.ok() && !w.signalled_to_end && job_.is_over()) say(Level::error, after_the_end());
     judge_last_work(i);
     act(SignalGroup{e.worker, SIGKILL});  // what it started and left behind
     return stop_if_done();
   }
   if (!e.ending.ok() && job_.is_over()) {
-    say(Level::warning, after_the_end());
+    say(Level::error, after_the_end());
   } else if (!e.ending.ok()) {
     say(Level::error, fmt::format("{} ended by {}{} in generation {}{}", workers_.name(i), w.cause(),
                                   e.death.error.empty() ? "" : fmt::format(" ({})", e.death.error), generation_.last().number,

@@ -119,6 +119,7 @@ TEST_CASE("a second job in the same process runs without elrun, and is refused u
   INFO(ended.output);
   CHECK(ended.says("run was called again after the end of its job: under elrun, one process has one job"));
   CHECK(ended.says("ended by exit code 78 after the job was over"));
+  CHECK(ended.says("error: rank "));
 }
 
 TEST_CASE("a reader of standard output that goes away ends no worker", "[job_end][process]") {

@@ -209,7 +209,8 @@ Evaluation Job::evaluate(std::uint64_t count, const std::function<void(Slot&)>& 
 void Job::stop() { impl_->stop(); }
 const Outcome& Job::outcome() const {
   impl_->parts.require_callable();
-  if (!impl_->parts.outcome.has_value()) throw Error{invalid("outcome() comes after next_step() returned nothing")};
+  if (!impl_->parts.outcome.has_value())
+    throw Error{invalid("outcome() comes after next_step() returned nothing; to end early call job.stop(), and go on until then")};
   return *impl_->parts.outcome;
 }
 void Job::print(std::string_view line) {

@@ -17,7 +17,14 @@ Result<std::unique_ptr<WorldHost>> WorldHost::open(boost::asio::io_context& loop
   WorkerServer::Handler handler{[self = host.get()](auto from, const Message& message) { self->on_message(from, message); },
                                 [self = host.get()](auto from, const Failure& why) { self->on_closed(from, why); }};
   ELRUN_TRY_ASSIGN(const auto addresses, resolve(address, port));
-  ELRUN_TRY_ASSIGN(host->server_, WorkerServer::listen_tcp(loop, addresses, std::move(handler)));
+  auto server = WorkerServer::listen_tcp(loop, addresses, std::move(handler));
+  if (!server.ok()) {
+    Failure why = std::move(server).failure();
+    why.what +=
+        ". Rank 0 serves its world at MASTER_ADDR and MASTER_PORT; where torchrun has started this worker, its agent may serve a store of its own there: start the program with elrun in its place";
+    return why;
+  }
+  host->server_ = std::move(*server);
   if (open && world.value() > 1 && !host->server_->is_loopback())
     log.warning(fmt::format(
         "there is no token: until all {} ranks are here, whoever reaches {}:{} can take one of them, and gets the key of this world. Give all ranks "

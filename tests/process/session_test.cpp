@@ -192,6 +192,23 @@ TEST_CASE("alone, a worker is a world of one with a store of its own", "[session
   CHECK(session->finished(within(1s)).ok());
 }
 
+TEST_CASE("where rank 0 cannot serve its world, the variable is named that says where", "[session]") {
+  const Fd taken = listen_on(resolve("127.0.0.1", 0).value().front()).value();
+  const std::string port = std::to_string(local_address(taken.get()).port());
+  ::unsetenv("ELRUN_SOCKET");
+  const std::array<std::pair<const char*, std::string>, 4> place{
+      {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}};
+  for (const auto& [name, value] : place) ::setenv(name, value.c_str(), 1);
+  const auto session = Session::open(WorkerKind::job, within(20s));
+  for (const auto& [name, value] : place) ::unsetenv(name);
+  REQUIRE_FALSE(session.ok());
+  const std::string& what = session.failure().what;
+  INFO(what);
+  CHECK(what.find("Address already in use") != std::string::npos);
+  CHECK(what.find("MASTER_PORT") != std::string::npos);
+  CHECK(what.find("torchrun") != std::string::npos);
+}
+
 TEST_CASE("a worker gets its place, its store and its end from the agent", "[session]") {
   SmallAgent agent{2};
   auto first = agent.open(0).value();

@@ -118,7 +118,14 @@ const std::vector<Misuse>& misuses() {
            { const auto scope = s.unit.use_grad(); }
          });
        },
-       {"unit 'layer'", "2. use_grad", "declare {.uses = 2}"}},
+       {"unit 'layer'", "2. use_grad", "declare {.uses = 2}", "to compute it again, do so inside of one scope"}},
+      {"the outcome after a loop that was left early",
+       [](Job& job) {
+         Stage s{job};
+         s.in_slot([](Slot& slot) { slot.report(1, 1); });
+         (void)job.outcome();
+       },
+       {"outcome() comes after next_step() returned nothing", "job.stop()"}},
       {"a scope that outlives its slot",
        [](Job& job) {
          Stage s{job};

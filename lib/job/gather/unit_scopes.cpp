@@ -62,8 +62,9 @@ bool UnitScopes::fetch(std::uint32_t unit, const Phase& phase, bool served) {
 void UnitScopes::require_use_left(std::uint32_t unit, std::uint32_t slot) const {
   const std::uint32_t begun = units_[unit].in_slot, uses = layout(unit).uses;
   if (begun == uses)
-    throw Error{invalid(fmt::format("unit '{}' is in its {}. use_grad of slot {}, but its tensors declare {} uses; declare {{.uses = {}}}",
-                                    declared_.name_of_unit(unit), begun + 1, slot, uses, begun + 1))};
+    throw Error{invalid(fmt::format(
+        "unit '{}' is in its {}. use_grad of slot {}, but its tensors declare {} uses; declare {{.uses = {}}}, or, to compute it again, do so inside of one scope and fill the gradient with zeros first",
+        declared_.name_of_unit(unit), begun + 1, slot, uses, begun + 1))};
 }
 
 void UnitScopes::open(std::uint32_t unit, const Phase& phase, std::size_t slot) {

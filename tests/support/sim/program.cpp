@@ -1,4 +1,4 @@
-// The idea: whatever the product's Job waits for, it waits for here, on a thread that has its turn when what it waits for is
+// The idea: whatever the product's Job waits for, it waits for here, on a stack that has its turn when what it waits for is
 // there. Before and after everything that others can see of it lies an action, where its process may end.
 
 #include "tests/support/sim/program.hpp"

@@ -89,24 +89,41 @@ inline void Checker::check_cell(Cell& cell, Access access, const Place& place) {
     const bool both_atomic = access == Access::atomic && cell.writer == atomic_access && cell.written >= turn_begin_;
     if (!both_atomic && !in_order(cell.written, cell.writer)) check_after(cell.written, cell.writer, true, access, place);
   } else if (access != Access::write && (place.allocation->kind == MemoryKind::device || place.allocation->kind == MemoryKind::shared)) {
-    if (reported_.insert(std::to_string(operation_) + "unwritten" + std::to_string(place.allocation->number)).second)
-      report(who() + " reads what nothing has written: " + bytes_at(place.offset, place.bytes) + " of " + place.allocation->name());
+    unwritten(place);
     cell = {history_.now(), 0, whole_operation, 0};  // told once
   }
   if (access == Access::read) return note_read(cell);
-  if (cell.read != 0 && cell.reader == several_operations) {
-    for (const Stamp stamp : readers_.at(cell.read))
-      if (stamp != turn_begin_) check_after(stamp, whole_operation, false, access, place);
-  } else if (cell.read != 0 && !in_order(cell.read, cell.reader)) {
-    check_after(cell.read, cell.reader, false, access, place);
-  }
+  if (cell.read != 0 && !in_order(cell.read, cell.reader)) check_after_reads(cell, access, place);
   cell = {history_.now(), 0, access == Access::atomic ? atomic_access : thread_.thread, 0};
 }
 
-Allocation* Checker::usable(const void* p, std::size_t bytes, Access access) {
+inline void Checker::check_cells(Allocation& a, std::size_t offset, std::size_t bytes, Access access) {
+  while (bytes > 0) {
+    const std::size_t within = offset % Shadow::chunk_bytes, here = std::min(bytes, Shadow::chunk_bytes - within);
+    Shadow::Chunk& chunk = a.shadow.fine_enough(offset, here);
+    const std::size_t first = within >> chunk.shift, end = first + (here >> chunk.shift);
+    for (std::size_t i = first; i < end; ++i) {
+      Cell& cell = chunk.cells[i];
+      if (a.kind == MemoryKind::shared) {  // what another block left there
+        if (cell.written < thread_.block_begin) cell.written = 0;
+        if (cell.read < thread_.block_begin) cell.read = 0;
+      }
+      check_cell(cell, access, {&a, offset - within + (i << chunk.shift), std::size_t{1} << chunk.shift});
+    }
+    offset += here;
+    bytes -= here;
+  }
+}
+
+inline Allocation* Checker::usable(const void* p, std::size_t bytes, Access access) {
   const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(p) >> 12;
   Allocation*& recent = recent_[page % recent_.size()];
-  if (recent != nullptr && recent->open && recent->contains(p, bytes)) return recent;
+  if (recent != nullptr && recent->open && recent->contains(p, bytes)) [[likely]]
+    return recent;
+  return recent = found(p, bytes, access);
+}
+
+Allocation* Checker::found(const void* p, std::size_t bytes, Access access) {
   Allocation* const a = memory_.near(p);
   const auto bad = [&](const std::string& what) {
     if (reported_.insert(std::to_string(operation_) + what).second)
@@ -122,7 +139,6 @@ Allocation* Checker::usable(const void* p, std::size_t bytes, Access access) {
   if (a->kind != MemoryKind::pinned && (peers_ >> a->device & 1) == 0)
     return bad("of " + a->name() + ", which is another device, and peer access to it is not enabled");
   memory_.open(*a);
-  recent = a;
   return a;
 }
 
@@ -130,9 +146,19 @@ bool Checker::touch(const void* p, std::size_t bytes, Access access) {
   if (operation_ == 0 || !Memory::in_range(p)) return true;
   Allocation* const a = usable(p, bytes, access);
   if (a == nullptr) return false;
-  if (!settings().check) return true;
+  if (!checks_) return true;
   const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(p) - a->base);
   check_cells(*a, offset, bytes, access);
+  return true;
+}
+
+bool Checker::touch_shared(SharedMemory& shared, std::size_t offset, std::size_t bytes, Access access) {
+  if (offset + bytes > shared.place.size) [[unlikely]] {
+    report(who() + " " + verb(access) + " " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) + " of " +
+           shared.place.name());
+    return false;
+  }
+  if (checks_) check_cells(shared.place, offset, bytes, access);
   return true;
 }
 
@@ -140,21 +166,9 @@ bool Checker::touch_range(const Range& range, Access access) {
   if (operation_ == 0 || range.bytes == 0 || !Memory::in_range(range.begin)) return true;
   thread_.thread = whole_operation;
   Allocation* const a = usable(range.begin, range.bytes, access);
-  if (a != nullptr && settings().check)
+  if (a != nullptr && checks_)
     check_cells(*a, static_cast<std::size_t>(static_cast<const std::byte*>(range.begin) - a->base), range.bytes, access);
   return a != nullptr;
-}
-
-void Checker::check_cells(Allocation& a, std::size_t offset, std::size_t bytes, Access access) {
-  while (bytes > 0) {
-    const std::size_t within = offset % Shadow::chunk_bytes, here = std::min(bytes, Shadow::chunk_bytes - within);
-    Shadow::Chunk& chunk = a.shadow.fine_enough(offset, here);
-    const std::size_t first = within >> chunk.shift, end = first + (here >> chunk.shift);
-    for (std::size_t i = first; i < end; ++i)
-      check_cell(chunk.cells[i], access, {&a, offset - within + (i << chunk.shift), std::size_t{1} << chunk.shift});
-    offset += here;
-    bytes -= here;
-  }
 }
 
 // Where in_order() does not know at once.
@@ -162,6 +176,17 @@ void Checker::check_after(Stamp stamp, ThreadMark mark, bool earlier_wrote, Acce
   if (stamp >= turn_begin_ || !turn_in_order(stamp)) return conflict(stamp, mark, earlier_wrote, access, place);
   if (earlier_wrote && access != Access::write && history_.at(history_.turn_of(stamp).operation).given_up)
     conflict(stamp, mark, earlier_wrote, access, place);
+}
+
+void Checker::unwritten(const Place& place) {
+  if (reported_.insert(std::to_string(operation_) + "unwritten" + std::to_string(place.allocation->number)).second)
+    report(who() + " reads what nothing has written: " + bytes_at(place.offset, place.bytes) + " of " + place.allocation->name());
+}
+
+void Checker::check_after_reads(const Cell& cell, Access access, const Place& place) {
+  if (cell.reader != several_operations) return check_after(cell.read, cell.reader, false, access, place);
+  for (const Stamp stamp : readers_.at(cell.read))
+    if (stamp != turn_begin_) check_after(stamp, whole_operation, false, access, place);
 }
 
 bool Checker::turn_in_order(Stamp stamp) {
@@ -210,30 +235,8 @@ void Checker::conflict(Stamp stamp, ThreadMark mark, bool earlier_wrote, Access 
          ", and no event, stream or wait of the host puts one before the other");
 }
 
-bool Checker::touch_shared(SharedMemory& shared, std::size_t offset, std::size_t bytes, Access access) {
-  if (offset + bytes > shared.place.size) {
-    report(who() + " " + verb(access) + " " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) + " of " +
-           shared.place.name());
-    return false;
-  }
-  if (!settings().check) return true;
-  while (bytes > 0) {
-    const std::size_t within = offset % Shadow::chunk_bytes, here = std::min(bytes, Shadow::chunk_bytes - within);
-    Shadow::Chunk& chunk = shared.place.shadow.fine_enough(offset, here);
-    for (std::size_t i = within >> chunk.shift; i < (within + here) >> chunk.shift; ++i) {
-      Cell& cell = chunk.cells[i];
-      if (cell.written < thread_.block_begin) cell.written = 0;  // what another block left there
-      if (cell.read < thread_.block_begin) cell.read = 0;
-      check_cell(cell, access, {&shared.place, offset - within + (i << chunk.shift), std::size_t{1} << chunk.shift});
-    }
-    offset += here;
-    bytes -= here;
-  }
-  return true;
-}
-
 void Checker::check_free(const Allocation& a, const Clock& host) {
-  if (!settings().check) return;
+  if (!checks_) return;
   std::array<Turns, 2> ended{};  // for writes and for reads: neighbours mostly have the same
   const auto has_ended = [&](Stamp stamp, Turns& known) {
     if (stamp == 0 || stamp - known.begin < known.end - known.begin) return true;

@@ -77,16 +77,21 @@ class Checker {
   };
   void check_cells(Allocation& a, std::size_t offset, std::size_t bytes, Access access);
   void check_cell(Cell& cell, Access access, const Place& place);
-  void check_after(Stamp stamp, ThreadMark mark, bool earlier_wrote, Access access, const Place& place);
+  [[gnu::noinline]] void check_after(Stamp stamp, ThreadMark mark, bool earlier_wrote, Access access, const Place& place);
   void note_read(Cell& cell);
-  void read_beside_others(Cell& cell);
+  [[gnu::noinline]] void read_beside_others(Cell& cell);
   [[nodiscard]] bool in_order(Stamp stamp, ThreadMark mark) const;
   [[nodiscard]] bool turn_in_order(Stamp stamp);
   void conflict(Stamp stamp, ThreadMark mark, bool earlier_wrote, Access access, const Place& place);
   [[nodiscard]] Allocation* usable(const void* p, std::size_t bytes, Access access);
+  // What few accesses come to, apart from what all of them do: a call, and no code in between.
+  [[gnu::noinline]] Allocation* found(const void* p, std::size_t bytes, Access access);
+  [[gnu::noinline]] void unwritten(const Place& place);
+  [[gnu::noinline]] void check_after_reads(const Cell& cell, Access access, const Place& place);
 
   Memory& memory_;
   History& history_;
+  bool checks_ = settings().check;
   RunningThread thread_;
   History::Index operation_ = 0;
   const Clock* clock_ = nullptr;

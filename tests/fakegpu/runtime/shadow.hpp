@@ -41,6 +41,18 @@ class Shadow {
   /// The cells of the chunk around `offset`, fine enough for an access of `bytes` at `offset` within that chunk.
   Chunk& fine_enough(std::size_t offset, std::size_t bytes) {
     const std::size_t index = offset / chunk_bytes;
+    if (index < chunks_.size() && chunks_[index] != nullptr) [[likely]] {
+      Chunk& chunk = *chunks_[index];
+      if (((offset | bytes) & ((std::size_t{1} << chunk.shift) - 1)) == 0) [[likely]]
+        return chunk;
+    }
+    return made_fine_enough(offset, bytes);
+  }
+  [[nodiscard]] const std::vector<std::unique_ptr<Chunk>>& chunks() const { return chunks_; }
+
+ private:
+  [[gnu::noinline]] Chunk& made_fine_enough(std::size_t offset, std::size_t bytes) {
+    const std::size_t index = offset / chunk_bytes;
     if (index >= chunks_.size()) chunks_.resize(index + 1);
     if (chunks_[index] == nullptr) {
       chunks_[index] = std::make_unique<Chunk>();
@@ -50,9 +62,6 @@ class Shadow {
     while (((offset | bytes) & ((std::size_t{1} << chunk.shift) - 1)) != 0) halve(chunk);
     return chunk;
   }
-  [[nodiscard]] const std::vector<std::unique_ptr<Chunk>>& chunks() const { return chunks_; }
-
- private:
   static void halve(Chunk& chunk) {
     std::vector<Cell> finer(chunk.cells.size() * 2);
     for (std::size_t i = 0; i < finer.size(); ++i) finer[i] = chunk.cells[i / 2];

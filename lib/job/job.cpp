@@ -145,6 +145,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
           keeps && !saves && parts.plan().overlap && !parts.rounds.in_phases() && parts.memory_checkpoints.may_come_beside();
       const Instant begun = parts.host.clock.now();
       if (keeps && !beside) take_memory_checkpoint(false);
+      if (saves && !parts.await_state()) revoked(parts.world);
       if (saves) parts.saves.save(step, parts.host_state());
       if (saves || (keeps && !beside)) parts.times.saved(begun, parts.host.clock.now(), parts.world.exchanged());
       if (parts.departure.take_member_leaves()) {

@@ -77,6 +77,7 @@ void JobEnd::finish() {
   const std::uint64_t step = job_.decided.applied();
   if (job_.decided.ends() && step < job_.plan().steps && job_.world.leads())
     job_.host.log.info(fmt::format("the program ended the job after step {} of {}", step, job_.plan().steps));
+  if (!job_.await_state()) revoked(job_.world);
   const Instant begun = job_.host.clock.now();
   job_.saves.save_at_the_end(step, job_.host_state());
   job_.times.saved(begun, job_.host.clock.now(), job_.world.exchanged());

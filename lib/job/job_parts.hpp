@@ -92,6 +92,8 @@ struct JobParts {
   void keep_host_state();
   /// Before parameters or moments change: a copy or a hash of them may be under way, or an exchange that reads them. One that fails has ended the generation.
   void finish_readers() { saves.finish_copy(), parameters_hash.finish(), (void)world.finish_beside(); }
+  /// All that this member is to hold of the state is here, also what travels beside slots. Before moments are read. False: the generation is over, and part of it may be missing.
+  [[nodiscard]] bool await_state() { return world.finish_beside().ok() && !world.over(); }
   /// Throws what a scope's end failed of, for that itself may not throw.
   void require_scopes_ended_well() const;
   /// The loss that the open slot reported is there, where it came from a device. False: the generation is over.

@@ -20,7 +20,7 @@ class ProgramTimeout {
   void begin_slots() { evaluates_ = false, set_timeout(); }
   /// The same of an evaluation, of whose slots this rank may have none, or short ones. Until `begin_slots`.
   void begin_evaluation() { evaluates_ = true, set_timeout(); }
-  /// State travels to newcomers beside the slots of the next step, and may take so long: in that step ranks wait for each other as long at least. Until `end_transfer`.
+  /// State travels beside the slots of the next step, and may take so long: in that step ranks wait for each other as long at least. Until `end_transfer`.
   void begin_transfer(Duration most) { transfer_ = most, set_timeout(); }
   void end_transfer() { transfer_ = {}, set_timeout(); }
   /// How long the last slot of a step took; 0: there was none.

@@ -31,7 +31,7 @@ const char* name_of_call(std::uint16_t call) {
     case Call::evaluate: return "job.evaluate()";
     case Call::verify: return "verify()";
     case Call::checkpoint: return "job.next_step(), which makes an in-memory checkpoint";
-    case Call::state: return "restore() or next_step(), which sends the state to newcomers";
+    case Call::state: return "restore(), next_step() or evaluate(), which moves state between members";
     case Call::end: return "a return of the program before its first step";
   }
   return "a call that this version does not know";

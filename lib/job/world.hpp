@@ -34,7 +34,7 @@ enum class Call : std::uint16_t {
   verify,
   end,         ///< The program has returned, and never asked for a step.
   checkpoint,  ///< Parts of an in-memory checkpoint, from next_step().
-  state,       ///< The state on its way to newcomers, while the others compute.
+  state,       ///< State on its way to newcomers and to those who get another shard, while members compute.
 };
 /// "job.evaluate()"
 [[nodiscard]] const char* name_of_call(std::uint16_t call);

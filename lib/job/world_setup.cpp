@@ -52,7 +52,7 @@ void WorldSetup::allocate(JobParts* before, Layout layout) {
 ShardMap WorldSetup::shards_of(std::span<const std::uint32_t> nodes) const { return shard_map(job_.plan().placement.optimizer, nodes); }
 
 bool WorldSetup::ranks_compute_apart(const ShardMap& shards) const {
-  if (job_.memory().device().kind != DeviceKind::host || job_.gathers() || !job_.state.optimizer_is_whole()) return false;
+  if (job_.memory().device().kind != DeviceKind::host || job_.gathers()) return false;
   return !exchanges_per_slot(choose_exchange(job_.plan(), job_.state.layout(), shards, job_.host.device.kind).placement);
 }
 

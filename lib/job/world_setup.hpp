@@ -27,7 +27,7 @@ class WorldSetup {
   void plan_world(ShardMap wanted, std::vector<bool> computes);
   /// From the next step on all ranks run slots. In the middle of a generation, between two steps.
   void let_all_compute();
-  /// Where shards are cut so, in their slots ranks need nothing of each other, and each of them holds all of the state, in the host's memory.
+  /// Where shards are cut so, in their slots ranks need nothing of each other, and each of them holds all parameters, in the host's memory.
   [[nodiscard]] bool ranks_compute_apart(const ShardMap& shards) const;
   /// Each generation's group has to be shown anew what its members read of each other.
   void show_to_peers();

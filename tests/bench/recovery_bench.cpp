@@ -490,6 +490,8 @@ int main(int argc, char** argv) {
   processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = large, .slot_ms = 500, .slots = 2}, 10);
   processes({.agents = 1, .workers = 4, .starts_in = 5, .state_mb = large, .slot_ms = 200, .slots = 12}, 10);
   processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = 300, .trains = true, .slots = 2}, 10);
+  processes({.agents = 1, .workers = 4, .zero = "mirrored1", .starts_in = 5, .state_mb = 300, .trains = true, .slot_ms = 200, .slots = 12},
+            10);
   answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return replaced_ms(Loss::killed, ""); });
   answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return replaced_ms(Loss::silent, fast); });
   answer("--nnodes 2: start of the replacement to the next step", 7, "1 s", [] { return replacement_ms(); });

@@ -44,9 +44,10 @@ step; a broken rule ends the run with its trace and the line that replays it.
 
   elrun_sim --job --seeds N [--from S] [--nodes M]    the same worlds, whose workers run the product's Job: all of lib/job, with
                                                 its steps, votes and recovery; --planted, --seed, --regressions as above
-  elrun_sim --job --exhaustive [--crashes C] [--planted NAME|all]
+  elrun_sim --job --exhaustive [--crashes C] [--world TEXT] [--planted NAME|all]
                                                 small worlds and two steps, with a crash at every action of every worker, and
-                                                after each of those (C: 2, else 1) another one at every later action
+                                                after each of those (C: 2, the default) another one at every later action;
+                                                --world: those alone that have this text in their name
 
   elrun_sim --cut --seeds N [--job] [...]       worlds in which pairs of nodes cannot reach each other, though all reach the
                                                 coordinator; --planted, --seed, --job as above
@@ -66,7 +67,7 @@ for a wrong command line. A seed means the same run on every machine, until the 
 struct Options {
   std::uint64_t from = 0, seeds = 0, states = ~std::uint64_t{0};
   std::uint32_t nodes = 5, scale = 0, crashes = 2;
-  std::string planted, regressions;
+  std::string planted, regressions, world;
   bool job = false, cut = false, exhaustive = false, one = false, quiet = false, help = false, keep_going = false;
   unsigned threads = std::max(1u, std::thread::hardware_concurrency());
 };
@@ -88,6 +89,7 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
     const std::string& value = arguments[i];
     if (name == "--planted") options.planted = value;
     else if (name == "--regressions") options.regressions = value;
+    else if (name == "--world") options.world = value;
     else {
       char* end = nullptr;
       const std::uint64_t number = std::strtoull(value.c_str(), &end, 0);
@@ -228,6 +230,7 @@ int exhaustive_planted(const Options& options) {
 std::optional<std::pair<std::string_view, CrashFound>> crash_everywhere(Bug bug, const Options& options, bool told) {
   std::uint64_t runs = 0;
   for (const SmallWorld& world : small_worlds) {
+    if (world.name.find(options.world) == world.name.npos) continue;
     const auto begin = std::chrono::steady_clock::now();
     const CrashSearch search = crash_at_every_action(world, options.crashes, options.threads, bug);
     runs += search.runs;
@@ -242,6 +245,8 @@ std::optional<std::pair<std::string_view, CrashFound>> crash_everywhere(Bug bug,
 }
 
 int crash_searches(const Options& options) {
+  if (std::ranges::none_of(small_worlds, [&](const SmallWorld& w) { return w.name.find(options.world) != w.name.npos; }))
+    return fmt::print(stderr, "elrun_sim: no small world has '{}' in its name\n", options.world), exit_usage;
   if (options.planted == "all") {
     int code = exit_clean;
     fmt::print("| planted bug | found in | by |\n|---|---|---|\n");

@@ -29,6 +29,7 @@ struct Fate {
   std::function<void(Call)> before_told{};
   /// Of a split: the one whom it reached has no place in the next generation. It comes back, with its state, when that one grows.
   bool excluded = false;
+  std::optional<std::uint32_t> excluded_node{};  ///< The same of all members of that node.
 };
 
 /// What members sent each other in one generation, of pieces that have whole granules (votes and words are smaller): out of memory
@@ -369,7 +370,8 @@ class ElasticWorld {
       if (fate.kind == Fate::Kind::grows) {
         const auto out = std::ranges::find_if(people_, [](const auto& p) { return p->alive && p->excluded; });
         if (out == people_.end()) add_member();
-        else (*out)->excluded = false;
+        else
+          for (auto& p : people_) p->excluded = false;
       }
       if (fate.kind == Fate::Kind::dies) {
         person.alive = false;
@@ -392,7 +394,8 @@ class ElasticWorld {
     if (!fate_ || fate_->at != exchange || who.generation.number != number_) return std::nullopt;
     const bool is_reached = fate_->whom % who.world.value() == who.rank.value();
     const bool splits = fate_->kind == Fate::Kind::splits && !is_reached;
-    if (fate_->kind == Fate::Kind::splits && is_reached && fate_->excluded) person.excluded = true;
+    if (fate_->kind == Fate::Kind::splits && (fate_->excluded_node ? person.node == *fate_->excluded_node : is_reached && fate_->excluded))
+      person.excluded = true;
     return splits || fate_->kind == Fate::Kind::times_out ? fate_ : std::nullopt;
   }
 

@@ -79,11 +79,17 @@ TEST_CASE("any worker that dies at any exchange leaves its part of the state on 
     for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 1, 2}, Nodes{0, 0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1, 1}, Nodes{0, 0, 1, 1, 2}})
       for (std::uint32_t dead = 0; dead < nodes.size(); ++dead)
         for (std::uint64_t at = (stage == 3 ? 20 : 6) + dead; at < (stage == 1 ? 30u : 110u); at += stride(stage == 1 ? 5 : 31)) {
-          INFO("mirrored(zero(" << stage << ")), " << text_of(nodes) << ", rank " << dead << " at exchange " << at);
+          const std::uint64_t rate = at % 3 == 0 ? before_slots : beside_slots;
+          INFO("mirrored(zero(" << stage << ")), " << text_of(nodes) << ", rank " << dead << " at exchange " << at << ", state at "
+                                << rate);
           ElasticWorld world{static_cast<std::uint32_t>(nodes.size()),
                              {{Fate::Kind::dies, dead, at, (at + dead) % 2 == 0}},
                              toy({.plan = mirrored_plan(stage)}),
-                             nodes};
+                             nodes,
+                             {},
+                             {},
+                             false,
+                             rate};
           auto& results = world.wait();
           for (std::size_t i = 0; i < results.size(); ++i) {
             if (i == dead) continue;
@@ -104,11 +110,17 @@ TEST_CASE("a node that dies leaves all of the state on the others, of whatever s
         const auto first = static_cast<std::uint32_t>(std::ranges::find(nodes, node) - nodes.begin());
         for (std::uint64_t at = stage == 3 ? 20 : 7; at < (stage == 1 ? 30u : 110u); at += stage == 1 ? 7 : 31) {
           if (!selection.takes()) continue;
-          INFO("mirrored(zero(" << stage << ")), " << text_of(nodes) << ", node " << node << " at exchange " << at);
+          const std::uint64_t rate = at % 3 == 0 ? before_slots : beside_slots;
+          INFO("mirrored(zero(" << stage << ")), " << text_of(nodes) << ", node " << node << " at exchange " << at << ", state at "
+                                << rate);
           ElasticWorld world{static_cast<std::uint32_t>(nodes.size()),
                              {{Fate::Kind::dies, first, at, at % 2 == 0, true}},
                              toy({.plan = mirrored_plan(stage)}),
-                             nodes};
+                             nodes,
+                             {},
+                             {},
+                             false,
+                             rate};
           auto& results = world.wait();
           for (std::size_t i = 0; i < results.size(); ++i) {
             const bool was_there = i < nodes.size();
@@ -125,38 +137,48 @@ TEST_CASE("a node that dies leaves all of the state on the others, of whatever s
 }
 
 TEST_CASE("one after the other can die, down to the last, and each time the shards are mirrored anew", "[job][mirrored]") {
-  for (const int stage : {1, 2, 3}) {
-    INFO("mirrored(zero(" << stage << "))");
-    const std::uint64_t at = stage == 1 ? 16 : stage == 2 ? 40 : 60;
-    ElasticWorld world{4,
-                       {{Fate::Kind::dies, 3, at, false}, {Fate::Kind::dies, 0, at, false}, {Fate::Kind::dies, 1, at, false}},
-                       toy({.plan = mirrored_plan(stage)}),
-                       {0, 0, 1, 1}};
-    std::size_t done = 0;
-    for (const Member& m : world.wait()) {
-      if (!m.outcome) continue;
-      ended_alike(m);
-      CHECK(m.steps.size() == 7);
-      ++done;
+  for (const std::uint64_t rate : {before_slots, beside_slots})
+    for (const int stage : {1, 2, 3}) {
+      INFO("mirrored(zero(" << stage << ")), state at " << rate);
+      const std::uint64_t at = stage == 1 ? 16 : stage == 2 ? 40 : 60;
+      ElasticWorld world{4,
+                         {{Fate::Kind::dies, 3, at, false}, {Fate::Kind::dies, 0, at, false}, {Fate::Kind::dies, 1, at, false}},
+                         toy({.plan = mirrored_plan(stage)}),
+                         {0, 0, 1, 1},
+                         {},
+                         {},
+                         false,
+                         rate};
+      std::size_t done = 0;
+      for (const Member& m : world.wait()) {
+        if (!m.outcome) continue;
+        ended_alike(m);
+        CHECK(m.steps.size() == 7);
+        ++done;
+      }
+      CHECK(done == 1);
+      CHECK(world.generations() == 4);
+      CHECK_FALSE(said(world, "was lost"));
     }
-    CHECK(done == 1);
-    CHECK(world.generations() == 4);
-    CHECK_FALSE(said(world, "was lost"));
-  }
 }
 
 TEST_CASE("a recut that some hear to be finished, and others do not, loses nothing", "[job][mirrored]") {
   for (const int stage : {1, 3})
     for (const Nodes& nodes : {Nodes{0, 1, 2, 3, 4}, Nodes{0, 0, 1, 1}})
       for (std::uint32_t reached = 0; reached + 1 < nodes.size(); ++reached)
-        for (std::uint64_t at = 0; at < 12; at += stride(1)) {
+        for (std::uint64_t at = 0; at < 16; at += stride(1)) {
+          const std::uint64_t rate = reached % 2 == 0 ? beside_slots : before_slots;
           INFO("mirrored(zero(" << stage << ")), " << text_of(nodes) << ", exchange " << at << " of the second generation reaches member "
-                                << reached << " alone");
+                                << reached << " alone, state at " << rate);
           const auto last = static_cast<std::uint32_t>(nodes.size()) - 1;
           ElasticWorld world{last + 1,
                              {{Fate::Kind::dies, last, stage == 1 ? 16u : 60u, false}, {Fate::Kind::splits, reached, at, false}},
                              toy({.plan = mirrored_plan(stage)}),
-                             nodes};
+                             nodes,
+                             {},
+                             {},
+                             false,
+                             rate};
           auto& results = world.wait();
           for (std::uint32_t i = 0; i < last; ++i) {
             ended_alike(results[i]);
@@ -168,15 +190,22 @@ TEST_CASE("a recut that some hear to be finished, and others do not, loses nothi
 
 TEST_CASE("whoever dies once all have their new shards takes nothing with it, although nobody has heard that all have them",
           "[job][mirrored]") {
-  // Rank 1 has the parts of rank 3. From the fifth exchange of the second generation on, all three have their new shards.
-  for (std::uint64_t at = 5; at < 14; ++at) {
-    INFO("at exchange " << at);
-    ElasticWorld world{
-        4, {{Fate::Kind::dies, 3, 16, false}, {Fate::Kind::dies, 1, at, false}}, toy({.plan = mirrored_plan(1)}), {0, 1, 2, 3}};
-    auto& results = world.wait();
-    for (const std::size_t survivor : {0u, 2u}) ended_alike(results[survivor]);
-    CHECK_FALSE(said(world, "was lost"));
-  }
+  // Rank 1 has the parts of rank 3. From the fifth exchange of the second generation on, or from the seventh where state goes beside slots, all three have their new shards.
+  for (const std::uint64_t rate : {before_slots, beside_slots})
+    for (std::uint64_t at = rate == before_slots ? 5 : 7; at < 16; ++at) {
+      INFO("at exchange " << at << ", state at " << rate);
+      ElasticWorld world{4,
+                         {{Fate::Kind::dies, 3, 16, false}, {Fate::Kind::dies, 1, at, false}},
+                         toy({.plan = mirrored_plan(1)}),
+                         {0, 1, 2, 3},
+                         {},
+                         {},
+                         false,
+                         rate};
+      auto& results = world.wait();
+      for (const std::size_t survivor : {0u, 2u}) ended_alike(results[survivor]);
+      CHECK_FALSE(said(world, "was lost"));
+    }
 }
 
 TEST_CASE("a member that alone heard that a step is decided, and comes back late, sets nobody back", "[job][mirrored]") {
@@ -184,12 +213,17 @@ TEST_CASE("a member that alone heard that a step is decided, and comes back late
   for (const int stage : {1, 2, 3})
     for (const std::uint32_t alone : {0u, 1u, 2u, 3u})
       for (std::uint64_t at = stage == 3 ? 60 : 14; at < (stage == 3 ? 70u : 24u); at += stride(1)) {
-        INFO("mirrored(zero(" << stage << ")), exchange " << at << " reaches member " << alone << " alone");
+        const std::uint64_t rate = alone % 2 == 0 ? beside_slots : before_slots;
+        INFO("mirrored(zero(" << stage << ")), exchange " << at << " reaches member " << alone << " alone, state at " << rate);
         // The three others are in their generation when it comes back, and have decided no step in it.
         ElasticWorld world{4,
                            {{.kind = Fate::Kind::splits, .whom = alone, .at = at, .excluded = true}, {Fate::Kind::grows, 0, 9}},
                            toy({.plan = mirrored_plan(stage)}),
-                           {0, 1, 2, 3}};
+                           {0, 1, 2, 3},
+                           {},
+                           {},
+                           false,
+                           rate};
         auto& results = world.wait();
         for (std::uint32_t i = 0; i < 4; ++i) ended_alike(results[i]);
         CHECK(world.generations() == 3);

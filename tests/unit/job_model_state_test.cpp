@@ -159,8 +159,9 @@ TEST_CASE("a state that is cut anew is sent whole: parts of the new world hash a
           state.allocate(after.cuts[r]);
         }
         if (state.cut() != after.cuts[r]) state.begin_recut(after.cuts[r]);
-        const Delivery moved = state.transfer(plan, statuses, after, r);
-        failed += !world.exchange(moved.sends, moved.receives).ok();
+        const StateMove moved = state.transfer(plan, statuses, after, r);
+        state.copy(moved.kept);
+        failed += !world.exchange(moved.exchange.sends, moved.exchange.receives).ok();
         state.finish_recut();
         sum += state.hash_part(after, r);
       });
@@ -192,12 +193,13 @@ TEST_CASE("of what is frozen each member that brings a state gives a newcomer a 
         std::ranges::fill(small, 7.0f);
       }
       if (state.cut() != after.cuts[r]) state.begin_recut(after.cuts[r]);
-      const Delivery moved = state.transfer(plan, statuses, after, r);
-      for (const auto& piece : moved.sends[2])
+      const StateMove moved = state.transfer(plan, statuses, after, r);
+      state.copy(moved.kept);
+      for (const auto& piece : moved.exchange.sends[2])
         for (const std::span<float> run : {table, small})
           if (piece.data() >= std::as_bytes(run).data() && piece.data() < std::as_bytes(run).data() + run.size_bytes())
             given[r] += piece.size();
-      wrong += !world.exchange(moved.sends, moved.receives).ok();
+      wrong += !world.exchange(moved.exchange.sends, moved.exchange.receives).ok();
       state.finish_recut();
       for (std::size_t i = 0; i < table.size(); ++i) wrong += table[i] != static_cast<float>(i + 1);
       wrong += std::ranges::count(small, 7.0f) != 3;

@@ -116,6 +116,24 @@ TEST_CASE("a recut that one member knows to be finished is finished by all who h
   CHECK(statuses[2].held == HeldCut{.cut = before});
 }
 
+TEST_CASE("who applies a step for which it voted in the generation of its recut does so to its new shard", "[settle]") {
+  // The second member holds all of the state, and knows that the step was decided, be it by votes of another generation.
+  const Generation second{2, {{7, 8}}}, first{1, {{7, 8}}};
+  const Cut before{2, 1}, after{3, 1};
+  const auto cut_after = [&](const Generation& decided_in, const Generation& voted_in) {
+    std::vector<MemberStatus> statuses{member(4, 4, 5), member(5, 5, 5)};
+    statuses[0].knowledge.voted_in = voted_in;
+    statuses[1].knowledge.decided_in = statuses[1].knowledge.voted_in = decided_in;
+    statuses[1].decision.count = 5;
+    statuses[0].held = {.cut = before, .next = after, .next_in = second};
+    CHECK(settled(statuses).applies(0));
+    return statuses[0].held;
+  };
+  CHECK(cut_after(second, second) == HeldCut{.cut = after, .recut_in = second});
+  CHECK(cut_after(first, second) == HeldCut{.cut = after, .recut_in = second});
+  CHECK(cut_after(first, first) == HeldCut{.cut = before});
+}
+
 TEST_CASE("a recut of which nobody knows the end is undone, unless only the new shards are all of the state", "[settle]") {
   const Generation second{2, {{7, 8}}};
   // Four ranks had two of four parts each. The last died, and then the one that had the same parts.

@@ -1,23 +1,20 @@
 // State that travels to newcomers while the others compute: when it does, who computes meanwhile, and what a loss on the way leaves.
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "lib/job/declare/assign.hpp"
 #include "lib/job/recover/state_transfer.hpp"
 #include "tests/support/property.hpp"
-#include "tests/unit/elastic_world.hpp"
+#include "tests/unit/placed_world.hpp"
+
+#include <elrun/verify.hpp>
 
 namespace elrun::test {
 namespace {
-
-constexpr std::uint64_t always = 1;  // byte per second: no step takes as long as the state
-
-std::uint64_t undisturbed() {
-  static const std::uint64_t hash = run_world({.world = 1}, toy({.plan = toy_plan(0)}))[0].outcome->state_hash;
-  return hash;
-}
 
 MemberStatus trained(std::uint64_t steps, Duration slot) {
   MemberStatus s{.has_state = true, .has_begun = true, .knowledge = {steps, steps, steps}};
@@ -78,6 +75,22 @@ TEST_CASE("state goes beside slots where that is the shorter wait", "[beside]") 
   for (const std::size_t giver : {0u, 1u}) as_many[giver].before.world = 3;
   CHECK_FALSE(goes_beside(to_third(), as_many, 5, facts));
 
+  // Shards that are cut anew cost nobody a slot, and a thread is worth a millisecond. Who would compute has all parameters.
+  std::vector<MemberStatus> all{trained(5, 1s), trained(5, 2s)};
+  StateTransfer recut{.found = true, .complete = true, .held = {Cut{3, 0}, Cut{3, 1}}, .newcomers = {false, false}, .moves = true};
+  TransferFacts shards = facts;
+  shards.shard_bytes = 1;
+  CHECK_FALSE(goes_beside(recut, all, 5, shards));
+  recut.recuts = true;
+  CHECK(goes_beside(recut, all, 5, shards));
+  shards.rate = 1'001;
+  CHECK_FALSE(goes_beside(recut, all, 5, shards));
+  shards.rate = 1'000;
+  CHECK_FALSE(goes_beside(recut, all, 0, shards));
+  CHECK(recut.computes() == std::vector{true, true});
+  all[1].whole_parameters = false;
+  CHECK_FALSE(goes_beside(recut, all, 5, shards));
+
   CHECK(slots_beside(to_third(), statuses, 8) == 8s);
 
   StateTransfer beside = to_third();
@@ -91,18 +104,18 @@ TEST_CASE("the others run slots before the state has come to a newcomer", "[besi
   std::condition_variable changed;
   bool is_on_its_way = false, computes = false, came_too_early = false;
   ToyOptions options{.plan = toy_plan(0)};
-  options.in_slot = [&](Job&, std::uint64_t, Slot&) {
+  options.in_slot = [&](Job& job, std::uint64_t, Slot&) {
     const std::lock_guard lock{mutex};
-    if (is_on_its_way) computes = true, changed.notify_all();
+    if (JobAccess::world_size(job) == 3) computes = true, changed.notify_all();
   };
-  // The newcomer gets nothing until a slot has begun.
+  // The newcomer gets nothing until a slot of that world has begun.
   const auto holds_back = [&](bool receives) {
     if (!receives) return;
     std::unique_lock lock{mutex};
     is_on_its_way = true;
     came_too_early |= !changed.wait_for(lock, 60s, [&] { return computes; });
   };
-  ElasticWorld world{2, {{Fate::Kind::grows, 0, 20, false}}, toy(options), {}, {}, {}, false, always, holds_back};
+  ElasticWorld world{2, {{Fate::Kind::grows, 0, 20, false}}, toy(options), {}, {}, {}, false, beside_slots, holds_back};
   for (const Member& m : world.wait()) {
     INFO((m.failure ? message(*m.failure) : ""));
     REQUIRE(m.outcome.has_value());
@@ -141,7 +154,7 @@ TEST_CASE("a newcomer has no slots in the first step of its world, and its share
     const std::lock_guard lock{mutex};
     if (const auto next = job.samples_ahead(1); !next.empty()) between[steps - 1] = next[0];
   };
-  ElasticWorld world{2, {{Fate::Kind::grows, 0, 20, false}}, toy(options), {}, {}, {}, false, always};
+  ElasticWorld world{2, {{Fate::Kind::grows, 0, 20, false}}, toy(options), {}, {}, {}, false, beside_slots};
   (void)world.wait();
   REQUIRE(ran.size() >= 2);
   const auto first = ran.begin();
@@ -170,7 +183,7 @@ TEST_CASE("a loss while the state is on its way leaves the others theirs, and no
                            {},
                            {},
                            false,
-                           always};
+                           beside_slots};
         const auto& results = world.wait();
         for (std::size_t i = 0; i < results.size(); ++i) {
           if (world.was_killed(i)) continue;
@@ -200,9 +213,14 @@ TEST_CASE("a member with an old state that loses its givers before the new one c
       };
       Fate cut{Fate::Kind::splits, 0, 20, false};
       cut.excluded = true;
-      ElasticWorld world{
-          3,     {cut, {Fate::Kind::grows, 0, grows, false}, {Fate::Kind::dies, 1, at, true, true}}, toy(options), {0, 1, 1}, {}, {}, false,
-          always};
+      ElasticWorld world{3,
+                         {cut, {Fate::Kind::grows, 0, grows, false}, {Fate::Kind::dies, 1, at, true, true}},
+                         toy(options),
+                         {0, 1, 1},
+                         {},
+                         {},
+                         false,
+                         beside_slots};
       (void)world.wait();
       if (!first.contains(2) || !first.contains(4)) continue;  // the job was over
       CAPTURE(first[2], first[4]);
@@ -211,6 +229,121 @@ TEST_CASE("a member with an old state that loses its givers before the new one c
           std::ranges::count_if(world.lines(), [](const std::string& l) { return l.find("compute meanwhile") != l.npos; }));
     }
   CHECK(beside > 0);
+}
+
+TEST_CASE("members run slots before their new shards have come, those of evaluations, too", "[beside]") {
+  std::size_t beside = 0;
+  for (const bool evaluates : {false, true})
+    for (const int stage : {1, 2})
+      for (const Placement& placement : {mirrored(zero(stage)), zero(stage)})
+        for (std::uint64_t at = 19; at < 27; ++at) {
+          const bool is_mirrored = placement == mirrored(zero(stage));
+          INFO(*name_of(placement) << (evaluates ? ", with evaluations" : "") << ", at exchange " << at);
+          std::mutex mutex;
+          std::condition_variable changed;
+          bool is_on_its_way = false, computes = false, came_too_early = false;
+          const auto is_there = [&](Job& job) {
+            const std::lock_guard lock{mutex};
+            if (JobAccess::host(job).session.place().membership.generation.number == 2) computes = true, changed.notify_all();
+          };
+          ToyOptions options{.plan = toy_plan(0)};
+          options.plan.placement = placement;
+          options.in_slot = [&](Job& job, std::uint64_t, Slot&) { is_there(job); };
+          if (evaluates)
+            options.between = [&](Job& job, std::uint64_t) {
+              (void)job.evaluate(10, [&](Slot& slot) { is_there(job), slot.report(1, 1); });
+            };
+          // Nobody gets anything until a slot of that world has begun.
+          const auto holds_back = [&](bool) {
+            std::unique_lock lock{mutex};
+            is_on_its_way = true;
+            came_too_early |= !changed.wait_for(lock, 60s, [&] { return computes; });
+          };
+          // A loss leaves all of the state where it is mirrored; else the world grows.
+          const Fate fate = is_mirrored ? Fate{Fate::Kind::dies, 2, at, false} : Fate{Fate::Kind::grows, 0, at, false};
+          ElasticWorld world{3, {fate}, toy(options), {0, 1, 2, 0}, {}, {}, false, beside_slots, holds_back};
+          auto& results = world.wait();
+          for (std::size_t i = 0; i < results.size(); ++i)
+            if (!world.was_killed(i)) ended_alike(results[i]);
+          CHECK_FALSE(came_too_early);
+          beside += is_on_its_way;
+        }
+  CHECK(beside > 20);
+}
+
+TEST_CASE("a job that is stopped, and a comparison of copies, wait for shards that are on their way", "[beside]") {
+  // A loss cuts the shards anew. No slots follow where it is at the job's end, and verify() comes before them.
+  std::atomic<std::size_t> beside = 0;
+  const auto run = [&](std::vector<Fate> fates, bool compares) {
+    ToyOptions options{.plan = placed_plan(mirrored, 1)};
+    options.between = [](Job& job, std::uint64_t steps) {
+      if (steps == 4) job.stop();
+    };
+    if (compares)
+      options.before_slots = [](Job& job) {
+        const Verification found = verify(job);
+        if (found.difference) throw Error{Failure{Code::corrupt, Remedy::exit_process, found.difference->what}};
+      };
+    // Long enough for whoever does not wait to read what has not come.
+    const auto is_slow = [&](bool) { ++beside, std::this_thread::sleep_for(2ms); };
+    auto world = std::make_unique<ElasticWorld>(3, std::move(fates), toy(options), Nodes{0, 1, 2},
+                                                std::function<std::unique_ptr<Memory>()>{}, DeviceGroups{}, false, beside_slots, is_slow);
+    (void)world->wait();
+    return world;
+  };
+  for (const bool compares : {false, true}) {
+    const std::uint64_t stopped = run({}, compares)->wait()[0].outcome->state_hash;
+    for (std::uint64_t at = 12; at < 48; ++at) {
+      INFO("at exchange " << at << (compares ? ", with verify" : ""));
+      const auto world = run({{Fate::Kind::dies, 1, at, false}}, compares);
+      for (const std::size_t survivor : {0u, 2u}) {
+        const Member& m = world->wait()[survivor];
+        INFO((m.failure ? message(*m.failure) : ""));
+        REQUIRE(m.outcome.has_value());
+        CHECK(m.outcome->state_hash == stopped);
+      }
+    }
+  }
+  CHECK(beside > 0);
+}
+
+TEST_CASE("who voted again, with its new shard, for a step that another member knows to be decided before applies it to that shard",
+          "[beside]") {
+  // The first alone hears the votes, and is cut off. The other two cut the shards anew, vote again, and hear from it that the step was decided.
+  for (std::uint64_t at = 14; at < 34; ++at)
+    for (const std::uint64_t grows : {7u, 9u, 11u}) {
+      INFO("one alone hears exchange " << at << ", and comes back at exchange " << grows);
+      ElasticWorld world{3,
+                         {{.kind = Fate::Kind::splits, .whom = 0, .at = at, .excluded = true}, {Fate::Kind::grows, 0, grows, false}},
+                         toy({.plan = placed_plan(mirrored, 1)}),
+                         {0, 1, 2},
+                         {},
+                         {},
+                         false,
+                         beside_slots};
+      for (const Member& m : world.wait()) ended_alike(m);
+    }
+}
+
+TEST_CASE("a member with an old state whose parameters are not whole says so until the new one has come", "[beside]") {
+  // A node is cut off while parameters are gathered, and comes back. The other one, with the newer state, is lost before that has come.
+  for (std::uint64_t at = 16; at < 26; ++at)
+    for (std::uint64_t dies = 4; dies < 10; ++dies) {
+      INFO("cut off at exchange " << at << "; the others die at exchange " << dies << " of the world in which they meet again");
+      ElasticWorld world{4,
+                         {{.kind = Fate::Kind::splits, .whom = 0, .at = at, .excluded_node = 1},
+                          {Fate::Kind::grows, 0, 14, false},
+                          {Fate::Kind::dies, 0, dies, false, true}},
+                         toy({.plan = placed_plan(mirrored, 1)}),
+                         {0, 0, 1, 1},
+                         {},
+                         {},
+                         false,
+                         beside_slots};
+      auto& results = world.wait();
+      for (std::size_t i = 0; i < results.size(); ++i)
+        if (!world.was_killed(i) && !world.was_refused(i)) ended_alike(results[i]);
+    }
 }
 
 }  // namespace elrun::test

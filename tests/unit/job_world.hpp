@@ -440,6 +440,7 @@ struct ToyOptions {
   AnyOptimizer optimizer = toy_adamw;
   std::uint64_t stop_after = ~std::uint64_t{0};  ///< Leaves the program after this many steps.
   std::function<void(Job&, std::uint64_t step, Slot&)> in_slot{};
+  std::function<void(Job&)> before_slots{};                  ///< In a step.
   std::function<void(Job&, std::uint64_t steps)> between{};  ///< After each decided step.
   // Evaluations from which the learning rate follows, a variable of host state:
   bool evaluates = false;          ///< After each decided step, twice.
@@ -504,6 +505,7 @@ inline Program toy(const ToyOptions& options) {
       if (step->number() == options.stop_after) return;
       ++begun;
       if (options.evaluates_in_step) adapt(evaluate_toy(job, units, unit_of, tensors));
+      if (options.before_slots) options.before_slots(job);
       for (Slot& slot : step->slots()) {
         if (options.in_slot) options.in_slot(job, step->number(), slot);
         if (options.throws && slot.revoked()) throw std::runtime_error{"out of a slot that is revoked"};

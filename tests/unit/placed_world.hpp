@@ -17,6 +17,8 @@
 namespace elrun::test {
 
 using Nodes = std::vector<std::uint32_t>;
+/// Bytes per second at which state is expected to travel: at none it comes before slots, at one per second beside them where it can.
+constexpr std::uint64_t before_slots = 0, beside_slots = 1;
 /// hybrid or mirrored.
 using Copies = Placement (*)(Placement);
 
@@ -83,7 +85,9 @@ inline void any_history(Rng& rng, Copies copies, std::uint64_t in_memory_every =
     checkpoint.in_memory_every = in_memory_every;
   INFO("in memory every " << checkpoint.in_memory_every << " slots " << slots << ", exchange " << static_cast<int>(exchange) << " memory "
                           << plan.memory_per_rank << " leaves " << static_cast<int>(plan.leaves));
-  ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint}), nodes};
+  const std::uint64_t state_rate = rng.chance(0.5) ? beside_slots : before_slots;
+  INFO((state_rate > 0 ? "state beside slots" : "state before slots"));
+  ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint}), nodes, {}, {}, false, state_rate};
   auto& results = world.wait();
   std::size_t done = 0;
   for (std::size_t i = 0; i < results.size(); ++i) {

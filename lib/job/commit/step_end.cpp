@@ -37,6 +37,7 @@ StepResult StepEnd::apply(const AnyOptimizer& optimizer, const ApplyOptions& wan
       if (const auto unused = job_.scopes.unused_line()) job_.host.log.warning(*unused);
     // With the last slot still open its leaves go only now, and the world may end over that.
     if ((!job_.rounds.in_phases() || job_.scopes.end_step(job_.decided.applied())) && reduce_and_vote()) {
+      job_.state.finish_recut();  // all have voted, so all have their new shards
       apply_decided(job_);
       job_.memory_checkpoints.all_have_theirs();
       // A failure ends the generation, not the step: the next one brings the other shards.
@@ -85,7 +86,7 @@ StepResult StepEnd::decided(StepResult result) const {
 
 /// True once the step is decided.
 bool StepEnd::reduce_and_vote() {
-  if (!job_.reducer.reduce(job_.world).ok()) return false;
+  if (!job_.reducer.reduce(job_.world).ok() || !job_.await_state()) return false;
   // The one wait of a step on a device: for slots, sums and exchange. What is read after it is there.
   if (!job_.world.wait_for_arrays("the gradient's norm").ok()) return false;
   for (const std::size_t slot : std::exchange(job_.losses_to_come, {})) job_.votes.set_loss(slot, job_.losses->at(slot));

@@ -39,6 +39,7 @@ Evaluation Evaluations::evaluate(std::uint64_t count, const std::function<void(S
           return e;
         }
         (void)job_.recovery.somebody_evaluates(job_.world, true, step);
+        change_.begin_transfer_beside();
       }
       if (const Evaluation e = pass_.run(count, &forward); e.decided) {
         job_.decided.remember(e);

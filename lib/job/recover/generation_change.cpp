@@ -1,6 +1,7 @@
 #include "lib/job/recover/generation_change.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -123,6 +124,7 @@ void GenerationChange::settle() {
   expect(job_.world, job_.array_meeting.meet(job_.world));
   job_.recovery.gather(job_.world, status());
   job_.recovery.settle(job_.state.layout(), sums(), saved_by_others());
+  job_.saves.finish_copy();  // of what a recut that is undone gives back
   for (const auto& line : {missed_steps_line(job_.recovery.statuses(), job_.recovery.settled()),
                            going_back_line(job_.recovery.statuses(), job_.recovery.settled())})
     if (line && job_.world.leads()) job_.host.log.warning(*line);
@@ -167,22 +169,31 @@ void GenerationChange::share() {
       job_.keep_host_state();
     }
   }
-  job_.state.set_whole(true);
-  if (job_.plan().placement.optimizer == Sharding::mirrored && job_.world.leads())
-    if (const auto line = copies_line(job_.recovery.statuses(), *name_of(job_.plan().placement)))
-      line->is_warning ? job_.host.log.warning(line->text) : job_.host.log.info(line->text);
   const bool is_on_its_way = transfer.beside && !transfer.held[job_.world.rank()];
+  if (!is_on_its_way) job_.state.set_whole(true);
+  if (!transfer.beside) tell_of_copies();
   job_.recovery.share();
   if (!is_on_its_way || ELRUN_PLANTED(state_counts_before_it_came)) job_.recovery.state_came(job_.world.membership());
 }
 
+/// All have the state.
+void GenerationChange::tell_of_copies() {
+  if (job_.plan().placement.optimizer == Sharding::mirrored && job_.world.leads())
+    if (const auto line = copies_line(job_.recovery.statuses(), *name_of(job_.plan().placement)))
+      line->is_warning ? job_.host.log.warning(line->text) : job_.host.log.info(line->text);
+  job_.recovery.know_copies();
+}
+
 /// From next_step() and restore(): newcomers serve evaluations of the others, then get host state as it is at the head of the loop.
 void GenerationChange::go_on_together() {
-  while (job_.recovery.somebody_evaluates(job_.world, false, job_.decided.applied()))
+  while (job_.recovery.somebody_evaluates(job_.world, false, job_.decided.applied())) {
+    begin_transfer_beside();
     if (!pass_.run(0, nullptr).decided && job_.world.over()) revoked(job_.world);
-  if (const StateTransfer& from = job_.recovery.transfer(); from.complete && from.moves) {
-    const ByteVector host_state = host_state_of_giver();
-    if (from.beside) begin_transfer_beside();
+  }
+  if (const StateTransfer& from = job_.recovery.transfer(); from.complete) {
+    const bool brings_newcomers = std::ranges::any_of(from.newcomers, std::identity{});
+    const ByteVector host_state = brings_newcomers ? host_state_of_giver() : ByteVector{};  // before what every exchange after it waits for
+    begin_transfer_beside();
     if (from.newcomers[job_.world.rank()]) take_host_state(host_state);
   }
   job_.held.complete();
@@ -262,17 +273,18 @@ void GenerationChange::open_saves(JobSaves::Then then) {
 /// From the members that have it. A shard that is cut otherwise now keeps its old memory until all have theirs.
 void GenerationChange::receive_state() {
   const StateTransfer& from = job_.recovery.transfer();
+  if (from.moves && job_.state.cut() != job_.shards.mine()) job_.state.begin_recut(job_.shards.mine());
   if (from.moves && !from.beside) {
     const bool brings = from.held[job_.world.rank()].has_value();
     if (!brings) {
       job_.held.spoil();                                                   // cut short, it leaves a mixture in the memory of who gets all
       if (job_.plan().reduce == Reduce::fast) job_.decided.memory() = {};  // it may be of steps that are done again now, with other weights
     }
-    if (job_.state.cut() != job_.shards.mine()) job_.state.begin_recut(job_.shards.mine());
     try {
-      const Delivery moved = job_.state.transfer(from, job_.recovery.statuses(), job_.shards.map, job_.world.rank());
+      const StateMove moved = job_.state.transfer(from, job_.recovery.statuses(), job_.shards.map, job_.world.rank());
+      job_.state.copy(moved.kept);
       job_.world.set_timeout(std::max(job_.world.timeout(), time_for(from, state_bytes())));
-      expect(job_.world, job_.world.exchange_arrays(moved.sends, moved.receives));
+      expect(job_.world, job_.world.exchange_arrays(moved.exchange.sends, moved.exchange.receives));
       job_.program_timeout.begin_slots();
     } catch (...) {
       job_.state.undo_recut();
@@ -295,9 +307,12 @@ void GenerationChange::receive_state() {
   open_saves(JobSaves::Then::saves);
 }
 
-/// Who gives it goes on at once, with slots; who gets it waits here. The update of the next step changes what is read, so it comes after (`finish_readers`), as does every other exchange.
+/// Who brings a shard goes on at once, with slots; who gets everything waits here. The update of the next step changes what is read, so it comes after (`finish_readers`), as does every other exchange.
+/// Who gets another shard has it before it votes (`JobParts::await_state`). So when a step is decided, all have theirs, and the old ones go. Where an evaluation comes first it goes beside the slots of that: until all
+/// have theirs, what a lost member held may be there but once.
 void GenerationChange::begin_transfer_beside() {
   const StateTransfer& from = job_.recovery.transfer();
+  if (!from.beside || !job_.recovery.begins_transfer()) return;
   const bool brings = from.held[job_.world.rank()].has_value();
   if (!brings && ELRUN_PLANTED(state_counts_before_it_came)) {
     take_position_of_giver();
@@ -305,17 +320,23 @@ void GenerationChange::begin_transfer_beside() {
     job_.held.spoil();  // as in receive_state()
     if (job_.plan().reduce == Reduce::fast) job_.decided.memory() = {};
   }
-  Delivery moved = job_.state.transfer(from, job_.recovery.statuses(), job_.shards.map, job_.world.rank());
+  StateMove moved = job_.state.transfer(from, job_.recovery.statuses(), job_.shards.map, job_.world.rank());
   constexpr int slots_may_take = 8;  // times as long as the last ones: a newcomer has none of its own from which it could tell
   job_.program_timeout.begin_transfer(time_for(from, state_bytes()) +
                                       slots_may_take * slots_beside(from, job_.recovery.statuses(), job_.plan().slots()));
   const auto get_all = std::ranges::count_if(from.held, [](const auto& theirs) { return !theirs.has_value(); });
-  if (job_.world.leads())
+  if (job_.world.leads() && get_all > 0)
     job_.host.log.info(fmt::format("step {} goes on: {} of {} workers get the state from the others, which compute meanwhile",
                                    job_.recovery.settled().newest_step, get_all, job_.world.size()));
-  job_.world.exchange_beside(std::move(moved.sends), std::move(moved.receives), Call::state, [] {});
+  const auto arrived = [this, brings, kept = std::move(moved.kept), in = job_.world.membership().generation] {
+    job_.state.copy(kept);
+    if (brings) job_.state.await_recut(in);
+  };
+  job_.world.exchange_beside(std::move(moved.exchange.sends), std::move(moved.exchange.receives), Call::state, arrived);
   if (brings) return;
   expect(job_.world, job_.world.finish_beside());
+  job_.state.finish_recut();
+  job_.state.set_whole(true);
   job_.recovery.state_came(job_.world.membership());
   take_position_of_giver();
 }
@@ -327,16 +348,22 @@ std::uint64_t GenerationChange::state_bytes() const {
 
 /// Newcomers run slots from the second step of their world on.
 void GenerationChange::begin_next_step() {
-  if (job_.shards.all_compute() || job_.decided.applied() == job_.recovery.settled().newest_step) return;
-  setup_.let_all_compute();
+  if (job_.decided.applied() == job_.recovery.settled().newest_step || !job_.recovery.ends_transfer()) return;
+  tell_of_copies();
   job_.program_timeout.end_transfer();
+  if (!job_.shards.all_compute()) setup_.let_all_compute();
 }
 
 /// In-memory checkpoints begin with one before the first step of each world, which would wait for the state. Where memory is limited the way to exchange gradients was chosen with slots for all ranks.
 TransferFacts GenerationChange::transfer_facts(const ShardMap& shards) const {
   const std::uint64_t step = job_.recovery.settled().newest_step;
+  std::uint64_t shard = 0;  // the largest
+  if (!job_.state.optimizer_is_whole())
+    for (const Cut& cut : shards.cuts) shard = std::max(shard, elements(pieces(job_.state.layout(), cut)));
+  const std::uint64_t shard_bytes = job_.state.moments() * shard * sizeof(float);
   return {.reduce = job_.plan().reduce,
-          .state_bytes = state_bytes(),
+          .state_bytes = job_.state.optimizer_is_whole() ? state_bytes() : job_.state.layout().parameters * sizeof(float) + shard_bytes,
+          .shard_bytes = shard_bytes,
           .rate = job_.host.state_rate,
           .is_saved_by_number = job_.saves.has_directory() && job_.saves.is_due_by_number(step),
           .slots_left = step < job_.plan().steps ? job_.plan().slots() : 0,

@@ -25,6 +25,8 @@ class GenerationChange {
   void enter();
   /// Until all members have parameters and moments. Throws BeginAgain.
   void meet();
+  /// All members know whether one of them is in an evaluation. State that comes beside slots sets out, unless it has.
+  void begin_transfer_beside();
   /// Before a step is handed out.
   void begin_next_step();
   /// Learns what became of the step for which members voted in the generation before, and applies it if it was decided.
@@ -38,8 +40,8 @@ class GenerationChange {
   [[nodiscard]] std::vector<Agreement> agreements() const;
   void drop_step();
   void share();
+  void tell_of_copies();
   void receive_state();
-  void begin_transfer_beside();
   [[nodiscard]] std::uint64_t state_bytes() const;
   [[nodiscard]] TransferFacts transfer_facts(const ShardMap& shards) const;
   void take_position_of_giver();

@@ -56,13 +56,13 @@ std::vector<std::uint32_t> GenerationRecovery::nodes() const {
 const StateTransfer& GenerationRecovery::plan_transfer(const Layout& layout, const ShardMap& shards, const TransferFacts& facts) {
   transfer_ = plan_state_transfer(layout, statuses_, settled_.newest_step, shards.cuts);
   transfer_.beside = goes_beside(transfer_, statuses_, settled_.newest_step, facts);
+  transfer_begun_ = false;
   return transfer_;
 }
 
 void GenerationRecovery::share() { stage_ = Stage::shared; }
 
 void GenerationRecovery::state_came(const Membership& here) {
-  copies_ = copies_of(statuses_);
   no_gap_until_ = here.generation.number;
   before_ = {here.generation, here.rank.value(), here.world.value()};
   nodes_before_ = {here.generation, {}};

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/job/recover/copies.hpp"
@@ -25,7 +26,7 @@
 
 namespace elrun::inline v0 {
 
-/// Its 26 methods are the stages, and what `settle` decided, by name.
+/// Its 29 methods are the stages, and what `settle` decided, by name.
 class GenerationRecovery {
  public:
   enum class Stage : std::uint8_t { joining, settled, shared, ready };
@@ -64,10 +65,16 @@ class GenerationRecovery {
   [[nodiscard]] bool were_compared() const;
   /// The member that gives what all have alike.
   [[nodiscard]] const MemberStatus& giver() const { return statuses_[transfer_.giver]; }
+  /// What comes beside slots sets out now. False: it has done so before.
+  [[nodiscard]] bool begins_transfer() { return !std::exchange(transfer_begun_, true); }
+  /// A step was decided since, so all have theirs. False: it was known before.
+  [[nodiscard]] bool ends_transfer() { return std::exchange(transfer_begun_, false); }
   /// It is known who gets which state.
   void share();
   /// This member has it, in this place. Where it comes beside slots that is after `share`. Until then what this member says of the last generation in which all had the state is of an earlier one.
   void state_came(const Membership& here);
+  /// All have the state in this one.
+  void know_copies() { copies_ = copies_of(statuses_); }
   /// Of the last generation that came so far.
   [[nodiscard]] Copies copies() const { return copies_; }
   [[nodiscard]] const PlaceBefore& before() const { return before_; }
@@ -89,6 +96,7 @@ class GenerationRecovery {
   std::vector<MemberStatus> statuses_;
   Settled settled_;
   StateTransfer transfer_;
+  bool transfer_begun_ = false;
   Copies copies_ = Copies::never_apart;
   PlaceBefore before_;
   PreviousNodes nodes_before_;

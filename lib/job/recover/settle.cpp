@@ -39,6 +39,11 @@ bool brings(const MemberStatus& s, const Settled& settled, std::uint32_t rank) {
 bool has_next(const MemberStatus& s) { return s.held.next_in.number > 0; }
 void keep_new(HeldCut& held) { held = {held.next, held.next_in, {}, {}}; }
 
+/// A member votes when it has its new shard, and its sums are of that one. The step may have been decided in another generation, by votes of the same bits.
+bool applies_to_new(const MemberStatus& s, const Settled& settled, std::uint32_t rank) {
+  return has_next(s) && settled.applies(rank) && s.held.next_in == s.knowledge.voted_in;
+}
+
 enum class Keep : std::uint8_t { none, old_shards, new_shards };
 
 /// With which shards those who bring the state have all of it.
@@ -48,7 +53,7 @@ Keep complete_with(const Layout& layout, std::span<const MemberStatus> statuses,
   for (std::uint32_t r = 0; r < statuses.size(); ++r) {
     const MemberStatus& s = statuses[r];
     const bool here = brings(s, settled, r);
-    old_shards.push_back(here ? std::optional{s.held.cut} : std::nullopt);
+    old_shards.push_back(here ? std::optional{applies_to_new(s, settled, r) ? s.held.next : s.held.cut} : std::nullopt);
     new_shards.push_back(here && has_next(s) ? std::optional{s.held.next} : old_shards.back());
     found |= here && s.has_host_state;
   }
@@ -175,7 +180,7 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
   }
   for (std::uint32_t r = 0; r < statuses.size(); ++r) {
     MemberStatus& s = statuses[r];
-    if (has_next(s) && keep == Keep::new_shards && brings(s, out, r)) keep_new(s.held);
+    if (has_next(s) && ((keep == Keep::new_shards && brings(s, out, r)) || applies_to_new(s, out, r))) keep_new(s.held);
     s.held.next = {}, s.held.next_in = {};
   }
   const auto there_before = std::ranges::find_if(statuses, [](const MemberStatus& s) { return s.is_past_restore || s.keeps_position; });

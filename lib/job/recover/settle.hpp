@@ -63,9 +63,9 @@ struct Settled {
 /// An in-memory checkpoint is such a state, too. It counts where one of its holders had a place in every generation since it was made, or `saved` is the newest on storage: else others may have
 /// saved a newer one.
 ///
-/// A member may hold two shards, of a recut that did not end for all. Where one member knows that all had their new shards, all who have theirs keep these. Where
-/// nobody knows, all go back to the old ones; but where these are not all of the state, for a holder died, and the new ones are, they keep the new
-/// ones. In `statuses` each member then has the shard that it keeps.
+/// A member may hold two shards, of a recut that did not end for all. Where one member knows that all had their new shards, all who have theirs keep these. So does who applies a step for
+/// which it voted in the generation of its recut: nobody votes there without its new shard, and its sums are of that one. Where nobody knows, all others go back to the old ones; but where these are not all of the state, for a
+/// holder died, and the new ones are, they keep the new ones. In `statuses` each member then has the shard that it keeps.
 ///
 /// Where `saved` is newer than all that members have (`is_newer`), in `statuses` no member has a state then. Where it is newer than an in-memory checkpoint, that one does not count.
 [[nodiscard]] Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedCheckpoint& saved = {});

@@ -25,6 +25,7 @@ StateTransfer plan_state_transfer(const Layout& layout, std::span<const MemberSt
     if (!out.newcomers[r] && !out.found) out.giver = r;
     out.found |= !out.newcomers[r];
     out.moves |= out.newcomers[r] || !s.whole_parameters || s.held.cut != cuts[r];
+    out.recuts |= brings && s.held.cut != cuts[r];
   }
   out.complete = out.found && share_out(layout, out.held).has_value();
   return out;
@@ -83,15 +84,17 @@ std::uint32_t buffers_there(const StateTransfer& transfer, std::span<const Membe
 }  // namespace
 
 bool goes_beside(const StateTransfer& transfer, std::span<const MemberStatus> statuses, std::uint64_t step, const TransferFacts& facts) {
-  constexpr double margin = 1.5;  // what is expected may be wrong
+  constexpr double margin = 1.5;   // what is expected may be wrong
+  constexpr double least = 0.001;  // seconds: a thread is not worth less
   const std::uint64_t computing = givers(transfer);
-  if (!transfer.complete || computing == statuses.size() || step == 0 || facts.slots_left == 0 || facts.rate == 0 ||
-      !facts.ranks_compute_apart)
-    return false;
+  if (!transfer.complete || step == 0 || facts.slots_left == 0 || facts.rate == 0 || !facts.ranks_compute_apart) return false;
   if (facts.is_saved_by_number && statuses[transfer.giver].saved_step != step) return false;
+  for (std::uint32_t r = 0; r < statuses.size(); ++r)
+    if (transfer.held[r] && !statuses[r].whole_parameters) return false;
+  const auto seconds = [&](std::uint64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(facts.rate); };
+  if (computing == statuses.size()) return transfer.recuts && seconds(facts.shard_bytes) >= least;
   const std::uint64_t more = most_of(facts.slots_left, computing) - most_of(facts.slots_left, statuses.size());
-  const double travels = static_cast<double>(facts.state_bytes) * static_cast<double>(most_on_one_node(transfer, statuses)) /
-                         static_cast<double>(facts.rate);  // seconds
+  const double travels = seconds(facts.state_bytes * most_on_one_node(transfer, statuses));
   if (travels <= margin * static_cast<double>(more) * std::chrono::duration<double>{longest_slot(transfer, statuses)}.count()) return false;
   return gradient_buffers(facts.slots_left, computing, facts.reduce) <= buffers_there(transfer, statuses, facts);
 }

@@ -23,8 +23,9 @@ struct StateTransfer {
   std::vector<bool> newcomers;           ///< By rank: it lacks host state, for its program has not come as far as the others'.
   std::uint32_t giver = 0;               ///< The first that brings a shard and host state. It tells how far the job is.
   bool moves = false;                    ///< Some member lacks something.
+  bool recuts = false;                   ///< Some member brings another shard than it is to hold.
   bool beside =
-      false;  ///< It travels while those that have all of it compute the first step of this world. Those that lack it have no slots there.
+      false;  ///< It travels while those that bring a shard compute the first step of this world. Those that get everything have no slots there.
 
   /// By rank: it runs slots in the first step of this world.
   [[nodiscard]] std::vector<bool> computes() const;
@@ -37,15 +38,17 @@ struct StateTransfer {
 /// What it depends on whether state travels beside slots. The same on all ranks.
 struct TransferFacts {
   Reduce reduce = Reduce::exact;
-  std::uint64_t state_bytes = 0;     ///< All of the state.
+  std::uint64_t state_bytes = 0;     ///< What a member holds of the state,
+  std::uint64_t shard_bytes = 0;     ///< and of that what is cut into shards. Where all hold all of it: nothing.
   std::uint64_t rate = 0;            ///< At so many bytes per second it travels to one member; 0: at once.
   bool is_saved_by_number = false;   ///< After so many steps there is a checkpoint, whatever the time.
   std::uint64_t slots_left = 0;      ///< Of the next step; 0: there is none.
-  bool ranks_compute_apart = false;  ///< Slots need nothing of other ranks, and every rank holds all of the state, in the host's memory.
+  bool ranks_compute_apart = false;  ///< Slots need nothing of other ranks, and every rank holds all parameters, in the host's memory.
 };
-/// Whether `transfer` is better beside the slots of the next step than before it. Between two updates nobody changes the state. So it can travel while those who have it compute, and whoever
-/// gets it has to have it for the update alone. Without slots for them the others have more slots. These must take well below the time that the state travels, by what is expected, and no more buffers
-/// for gradients than the givers had in the world before. Before the first decided step it is never so, for programs may still write values; nor where the step begins with a checkpoint, which waits for the state.
+/// Whether `transfer` is better beside the slots of the next step than before it. Between two updates nobody changes the state. So it can travel while those who have the parameters compute, and whoever
+/// gets a shard has to have it for the update alone. Who gets everything has no slots, so the others have more. These must take well below the time that the state travels, by what is expected, and no more buffers
+/// for gradients than the givers had in the world before. Where nobody gets everything, shards that are cut anew go beside if they are worth a thread. Before the first decided step it is never so, for programs may still write
+/// values; nor where the step begins with a checkpoint, which waits for the state; nor where a member that brings a shard lacks other parameters, with which it would compute.
 [[nodiscard]] bool goes_beside(const StateTransfer& transfer, std::span<const MemberStatus> statuses, std::uint64_t step,
                                const TransferFacts& facts);
 

@@ -273,10 +273,10 @@ std::vector<Fragment> ModelState::fragments(const std::vector<Piece>& shard, boo
   return out;
 }
 
-Delivery ModelState::transfer(const StateTransfer& plan, std::span<const MemberStatus> statuses, const ShardMap& shards,
-                              std::uint32_t rank) {
+StateMove ModelState::transfer(const StateTransfer& plan, std::span<const MemberStatus> statuses, const ShardMap& shards,
+                               std::uint32_t rank) const {
   const auto size = static_cast<std::uint32_t>(statuses.size());
-  Delivery out{std::vector<SendList>(size), std::vector<ReceiveList>(size)};
+  StateMove out{{std::vector<SendList>(size), std::vector<ReceiveList>(size)}, {}};
   const std::vector<Arena<float>>& before = old_ ? old_->moments : moments_;
   std::vector<std::uint32_t> givers;  // of what is frozen
   for (std::uint32_t r = 0; r < size; ++r)
@@ -300,16 +300,15 @@ Delivery ModelState::transfer(const StateTransfer& plan, std::span<const MemberS
       }
   };
   const auto mine = plan.held[rank] ? pieces(layout_, *plan.held[rank]) : std::vector<Piece>{};
-  /// Moves what this rank keeps, unless it stays where it is.
   const auto keep = [&](const Piece& had, const Piece& wanted) {
-    const auto copy = [&](std::span<const float> from, std::span<float> to) {
-      if (from.data() != to.data()) memory_->copy(std::as_bytes(from), std::as_writable_bytes(to));
+    const auto copies = [&](std::span<const float> from, std::span<float> to) {
+      if (from.data() != to.data()) out.kept.push_back({std::as_bytes(from), std::as_writable_bytes(to)});
     };
-    if (parameters_are_sharded()) copy(parameters_->own_before(had), parameters_->own(wanted));
-    for (std::size_t k = 0; k < moments_.size(); ++k) copy(floats(before[k], had), floats(moments_[k], wanted));
+    if (parameters_are_sharded()) copies(parameters_->own_before(had), parameters_->own(wanted));
+    for (std::size_t k = 0; k < moments_.size(); ++k) copies(floats(before[k], had), floats(moments_[k], wanted));
   };
   for (std::uint32_t other = 0; other < size; ++other) {
-    const auto send = [&](std::span<const float> run) { out.sends[other].push_back(std::as_bytes(run)); };
+    const auto send = [&](std::span<const float> run) { out.exchange.sends[other].push_back(std::as_bytes(run)); };
     each(
         rank, other, share_of(layout_, plan.held, other, rank),
         [&](const Piece& p) {
@@ -326,7 +325,7 @@ Delivery ModelState::transfer(const StateTransfer& plan, std::span<const MemberS
   const auto to_me = *share_out(layout_, plan.held, rank);
   for (std::uint32_t other = 0; other < size; ++other) {
     if (other == rank) continue;
-    const auto receive = [&](std::span<float> run) { out.receives[other].push_back(std::as_writable_bytes(run)); };
+    const auto receive = [&](std::span<float> run) { out.exchange.receives[other].push_back(std::as_writable_bytes(run)); };
     each(
         other, rank, to_me[other], [&](const Piece& p) { receive(parameters_->own(p)); },
         [&](const Piece&, const Piece& wanted) {
@@ -336,6 +335,10 @@ Delivery ModelState::transfer(const StateTransfer& plan, std::span<const MemberS
         receive);
   }
   return out;
+}
+
+void ModelState::copy(std::span<const StateMove::Kept> kept) const {
+  for (const StateMove::Kept& run : kept) memory_->copy(run.from, run.to);
 }
 
 }  // namespace elrun::inline v0

@@ -40,6 +40,16 @@
 
 namespace elrun::inline v0 {
 
+/// What moves when shards are cut anew, or a member gets the state of others.
+struct StateMove {
+  struct Kept {
+    std::span<const std::byte> from;
+    std::span<std::byte> to;
+  };
+  Delivery exchange;
+  std::vector<Kept> kept;  ///< What this rank has of its new shard in its old one. As it stays, it is read by the exchange as well.
+};
+
 /// The class has more than 25 methods because what is saved, sent and hashed of the state follows from how it is cut, and from nothing else.
 class ModelState {
  public:
@@ -68,7 +78,8 @@ class ModelState {
   void begin_recut(Cut to);
   void finish_recut();
   void undo_recut();
-  /// All of the new shard has arrived, and whether all others have theirs is not known yet: both are kept. `in`: the generation of the recut.
+  /// All of the new shard has arrived, and whether all others have theirs is not known yet: both are kept. `in`: the generation of the recut. Any thread, while no other knows of the state
+  /// but by parameters.
   void await_recut(const Generation& in);
   /// As members tell each other; see HeldCut.
   [[nodiscard]] HeldCut held_cut() const;
@@ -145,10 +156,11 @@ class ModelState {
   /// What it reads: all that it holds.
   [[nodiscard]] std::vector<Fragment> to_load();
 
-  /// The exchange by which `plan` moves parameters and moments. What a member keeps of them is copied here, unless it stays at its address. Of what is frozen
-  /// each member that brings a state gives a part.
-  [[nodiscard]] Delivery transfer(const StateTransfer& plan, std::span<const MemberStatus> statuses, const ShardMap& shards,
-                                  std::uint32_t rank);
+  /// How `plan` moves parameters and moments. Of what is frozen each member that brings a state gives a part.
+  [[nodiscard]] StateMove transfer(const StateTransfer& plan, std::span<const MemberStatus> statuses, const ShardMap& shards,
+                                   std::uint32_t rank) const;
+  /// Any thread, while nobody else changes the state.
+  void copy(std::span<const StateMove::Kept> kept) const;
 
  private:
   [[nodiscard]] std::vector<Fragment> fragments(const std::vector<Piece>& shard, bool with_frozen_moments);

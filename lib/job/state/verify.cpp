@@ -16,6 +16,7 @@ Verification verify_copies(JobParts& job) {
   if (job.world.over() || !job.recovery.is_ready() || job.held.joined_running() || (job.gathers() && !job.scopes.end_phase(job.phase())))
     return {};
   job.world.now(Call::verify);
+  if (!job.await_state()) return {};
   const auto mine = hash_tensors(job.state, job.declared.units(), job.plan().placement, job.plan().optimizer);
   const auto parts = job.world.all_gather(encode(mine, job.state.hash_part(job.shards.map, job.world.rank())));
   if (!parts.ok()) return {};

@@ -38,6 +38,7 @@ inline constexpr auto small_worlds = std::to_array<SmallWorld>({
     {"three workers of two nodes, sharded inside of them", {2, 1, 0}, hybrid(zero(1)), 0, 0},
     {"two workers, mirrored", {1, 1, 0}, mirrored(zero(1)), 0, 0},
     {"three workers, optimizer mirrored", {1, 1, 1}, mirrored(zero(1)), 0, 0},
+    {"four workers of three nodes, optimizer mirrored", {2, 1, 1}, mirrored(zero(1)), 0, 0},
     {"three workers, all mirrored", {1, 1, 1}, mirrored(zero(3)), 0, 0},
     {"three workers of two nodes, all mirrored", {2, 1, 0}, mirrored(zero(3)), 0, 0},
     {"two workers and a third, replicated", {1, 1, 1}, zero(0), 0, 0, 2000ms},  // after a step: its state comes beside slots

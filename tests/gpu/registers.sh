@@ -33,9 +33,10 @@ gencode=()
 for a in "${architectures[@]}"; do gencode+=(-gencode "arch=compute_$a,code=sm_$a"); done
 # The flags of cmake/Elrun.cmake. A call of a host function from a kernel is only warned of, and leaves a kernel that does nothing.
 compile() {
-  local flags=(-std=c++20 --fmad=false --expt-relaxed-constexpr -Werror cross-execution-space-call -I. -Iinclude) log=$work/${1##*/}.log
-  "$nvcc" "${flags[@]}" -ptx -arch=sm_90 -o "$work/${1##*/}.ptx" "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
-  "$nvcc" "${flags[@]}" --fatbin "${gencode[@]}" -Xptxas -v -o "$work/${1##*/}.fatbin" "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
+  local flags=(-std=c++20 --fmad=false --expt-relaxed-constexpr -Werror cross-execution-space-call -I. -Iinclude) name=${1##*/} log=$work/${1##*/}.log
+  mkdir "$work/$name.kept"  # the PTX of each architecture among other files; of a single one its name has no architecture
+  "$nvcc" "${flags[@]}" --fatbin "${gencode[@]}" -Xptxas -v --keep --keep-dir "$work/$name.kept" -o "$work/$name.fatbin" "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
+  mv "$work/$name.kept"/*compute_90.ptx "$work/$name.ptx" 2>/dev/null || mv "$(find "$work/$name.kept" -name '*.ptx' | head -n 1)" "$work/$name.ptx"
 }
 export -f compile
 read -ra sources <<<"${SOURCES:-$(echo kernels/*.cu samples/nn/*.cu)}"

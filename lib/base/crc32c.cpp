@@ -51,6 +51,14 @@ constexpr Matrix zero_bit = [] {
   return shift;
 }();
 
+/// What 2^i zero bytes do to it, for each i.
+constexpr auto zero_bytes = [] {
+  std::array<Matrix, 64> powers{};
+  powers[0] = squared(squared(squared(zero_bit)));  // 2, 4, 8 bits: one byte
+  for (std::size_t i = 1; i < powers.size(); ++i) powers[i] = squared(powers[i - 1]);
+  return powers;
+}();
+
 #if defined(__x86_64__)
 // The instruction gives its result three cycles later and can be begun in each of them: three runs of bytes at the same time
 // take as long as one. Joining them is a shift of the register over a run of zeros, looked up byte by byte. Runs are short, so that memory sees one reader that goes
@@ -111,12 +119,9 @@ std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t crc) noexcep
 
 Crc32cShift::Crc32cShift(std::uint64_t length) noexcept {
   for (std::size_t i = 0; i < shift_.size(); ++i) shift_[i] = 1u << i;
-  Matrix power = squared(squared(squared(zero_bit)));  // 2, 4, 8 bits: one byte
-  for (; length != 0; length >>= 1) {
+  for (std::size_t i = 0; length != 0; ++i, length >>= 1)
     if (length & 1)
-      for (std::uint32_t& column : shift_) column = times(power, column);
-    power = squared(power);
-  }
+      for (std::uint32_t& column : shift_) column = times(zero_bytes[i], column);
 }
 
 std::uint32_t Crc32cShift::combine(std::uint32_t a, std::uint32_t b) const noexcept { return times(shift_, a) ^ b; }

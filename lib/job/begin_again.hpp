@@ -13,4 +13,7 @@ class BeginAgain final : public std::exception {
   }
 };
 
+/// The same, to a program that caught that many times in a row what it was to let out, as a loop does that skips what fails. No std::exception, so such a loop is left by it.
+struct BeginAgainNow {};
+
 }  // namespace elrun::inline v0

@@ -262,6 +262,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
       if (impl.parts.begins_again) tell_caught(job_host.log, "it returned");
       else job.impl_->end.program_returned();
     } catch (const BeginAgain&) {
+      if (!impl.parts.begins_again) throw;  // of a run before this one, which the program has kept
     } catch (const std::exception& e) {
       const auto* const error = dynamic_cast<const Error*>(&e);
       const bool has_to_end = error != nullptr && error->failure().remedy == Remedy::exit_process;  // a device that is lost, say

@@ -1,5 +1,7 @@
 #include "lib/job/job_parts.hpp"
 
+#include <cstdlib>
+
 #include <fmt/format.h>
 
 #include "lib/job/begin_again.hpp"
@@ -16,7 +18,16 @@ void JobParts::require_callable() const {
          .what = fmt::format(
              "this process was forked from worker {}, and only that one may call its job: end a child by _exit, also where its exec fails",
              process)}};
-  if (begins_again) throw BeginAgain{};
+  if (!begins_again) return;
+  // The others run their programs again, and wait for this one's without a limit of their own.
+  constexpr int polite = 8, most = 100;
+  if (++calls_too_late > most) {
+    host.log.error(
+        "the state was lost, and the program catches every exception by which it is left, and goes on: this process ends, so that another one can run it. Let what next_step() throws out of the program");
+    std::_Exit(1);
+  }
+  if (calls_too_late > polite) throw BeginAgainNow{};
+  throw BeginAgain{};
 }
 
 void JobParts::begin_again() {

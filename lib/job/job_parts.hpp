@@ -71,7 +71,8 @@ struct JobParts {
   JobParts& operator=(const JobParts&) = delete;
 
   /// What each call of the program begins with, where it may throw. Throws Error (`refused`) in a child that was forked from the process
-  /// whose job this is: parts of the state are that one's memory. Throws BeginAgain where that was thrown before, and the program caught it.
+  /// whose job this is: parts of the state are that one's memory. Throws BeginAgain where that was thrown before, and the program caught it;
+  /// after eight such calls BeginAgainNow, and after a hundred it ends the process.
   void require_callable() const;
   /// Throws BeginAgain: this job is over for the program, which runs again with another one.
   [[noreturn]] void begin_again();
@@ -105,7 +106,8 @@ struct JobParts {
   JobWorld world;
   Declarations declared{host.device};
   std::optional<Outcome> outcome;
-  bool begins_again = false;  // BeginAgain was thrown
+  bool begins_again = false;       // BeginAgain was thrown
+  mutable int calls_too_late = 0;  // since
   // What this member holds and knows, whatever the world.
   HostVariables variables;
   HeldState held;

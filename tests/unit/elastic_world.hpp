@@ -284,6 +284,9 @@ class ElasticWorld {
     } catch (const Error& e) {
       result.failure = e.failure();
       end_generation(person.session.place().membership.generation.number, e.failure());
+    } catch (const std::exception& e) {
+      result.failure = Failure{Code::internal, Remedy::exit_process, e.what()};
+      end_generation(person.session.place().membership.generation.number, *result.failure);
     }
     gone(person, false);
   }

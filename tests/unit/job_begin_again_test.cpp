@@ -1,5 +1,6 @@
 // Where the state is lost without a checkpoint, the program is left by an exception that goes through its own code.
 
+#include <array>
 #include <exception>
 
 #include "tests/unit/elastic_world.hpp"
@@ -35,6 +36,13 @@ TEST_CASE("a program that catches what leaves it where the state was lost runs a
                                        throw 7;
                                      }
                                    }},
+                                  {"skips what fails",
+                                   [](Job&, const std::function<void()>& loop) {
+                                     for (;;) try {
+                                         return loop();
+                                       } catch (const std::exception&) {
+                                       }
+                                   }},
                                   {"tries again, and asks for the outcome",
                                    [](Job& job, const std::function<void()>& loop) {
                                      for (int tries = 0; tries < 3; ++tries) try {
@@ -60,6 +68,33 @@ TEST_CASE("a program that catches what leaves it where the state was lost runs a
     }
     const bool caught = std::ranges::any_of(world.lines(), [](const std::string& l) { return contains(l, "It runs again all the same"); });
     CHECK(caught == how.ends_otherwise);
+  }
+}
+
+TEST_CASE("an exception that a run of the program before kept, and that is thrown again, ends the program as any other", "[job][elastic]") {
+  // Thread pools keep the first error of their work.
+  std::array<std::exception_ptr, 2> kept;
+  const Program plain = toy({.plan = toy_plan(1)});
+  ElasticWorld world{3,
+                     {{Fate::Kind::dies, 2, 18, false}},
+                     [&](Job& job, Member& me) {
+                       const std::uint32_t rank = JobAccess::rank(job);
+                       if (rank < kept.size() && kept[rank]) std::rethrow_exception(kept[rank]);
+                       try {
+                         plain(job, me);
+                       } catch (...) {
+                         if (rank < kept.size()) kept[rank] = std::current_exception();
+                         throw;
+                       }
+                     },
+                     {},
+                     {},
+                     {},
+                     true};
+  auto& results = world.wait();
+  for (const std::size_t i : {0u, 1u}) {
+    REQUIRE(results[i].failure.has_value());
+    CHECK(contains(message(*results[i].failure), "the state was lost with a worker"));
   }
 }
 

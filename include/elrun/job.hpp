@@ -390,7 +390,7 @@ struct ELRUN_API Evaluation {
 ///
 /// It stays with the process: in a child made by fork each call that may throw throws Error (`refused`), as do those of its units, steps and slots, and a scope's end does nothing there.
 /// So end such a child by `_exit`, also where its exec fails. Where its node has several workers, weights and gradients may lie in memory that peers read: the
-/// child sees the weights change and must not write to them, and has no memory where the gradients are.
+/// child sees the weights change and must not write to them, and has none where the gradients are: memory that it makes itself may come to lie there, so it uses no pointer to one.
 class ELRUN_API Job {
  public:
   /// First of all calls, once: each other one before it throws. Throws Error (`invalid_argument`) that names all problems of the plan and of the options at once. As all

@@ -70,6 +70,7 @@ void UnitUses::end_use(UnitState& unit, bool gradient, Stream stream) noexcept {
 }
 
 void UnitUses::read(const UnitState& unit, std::span<const std::byte> run, std::span<std::byte> to) {
+  job_.require_callable();
   for (const Stream stream : unit.program_streams) job_.streams.end(stream);
   // On the host, and once the job is over, nothing is under way that a read would have to wait for.
   const bool is_still = job_.memory().device().kind == DeviceKind::host || job_.outcome.has_value();

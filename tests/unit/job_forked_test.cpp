@@ -60,6 +60,9 @@ TEST_CASE("each call of a job in a forked child is refused, and the parent goes 
             check("add", [&] { (*slot).add("hits", 1); });
             check("set", [&] { weight.set(std::vector<float>(300)); });
             check("set_grad", [&] { weight.set_grad(std::vector<float>(300)); });
+            std::vector<float> values(300);  // what is made here may come to lie where the gradient was
+            check("read", [&] { weight.read(values); });
+            check("read_grad", [&] { weight.read_grad(values); });
             check("use_grad", [&] { (void)unit.use_grad(); });
             check("use", [&] { (void)unit.use(); });
             scope.reset();

@@ -445,7 +445,8 @@ class ELRUN_API Job {
   ///
   /// May also leave the program by a std::exception that is no Error: sharded state was lost with a worker and there is no checkpoint, so `run` runs the program again. `restore` and
   /// `evaluate` may, too. Let it out, and end what runs beside the loop in destructors (std::jthread, no joinable std::thread; no `noexcept` around it). Where the program catches it, each call that
-  /// may throw throws it again; however the program ends after that, it runs again, unless its end is an Error whose remedy is `exit_process`.
+  /// may throw throws it again, after eight of them as what is no std::exception; after a hundred the process ends, and elrun starts another one. However the program ends before that, it runs again, unless its end is
+  /// an Error whose remedy is `exit_process`.
   [[nodiscard]] std::optional<Step> next_step();
   /// Asks that the job end early. It travels with this process's vote for the step under way, or the next one if none is:
   /// that step is the last, on all ranks, and `next_step()` then returns nothing, with the final checkpoint and the outcome. Ask

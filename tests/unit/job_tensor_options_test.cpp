@@ -4,6 +4,20 @@
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {
+namespace {
+
+/// All steps of a job that is declared, in slots without gradients.
+void train(Job& job, Member& me) {
+  job.seal();
+  (void)job.restore();
+  while (auto step = job.next_step()) {
+    for (Slot& slot : step->slots()) slot.report(1, 1);
+    (void)step->apply(toy_adamw, {.lr = 0.1f});
+  }
+  me.outcome = job.outcome();
+}
+
+}  // namespace
 
 TEST_CASE("other tensors that are frozen or decay than in a checkpoint are named when the job goes on from it", "[job]") {
   const TemporaryDirectory root;
@@ -20,13 +34,7 @@ TEST_CASE("other tensors that are frozen or decay than in a checkpoint are named
       Unit body = job.unit("body"), head = job.unit("head");
       (void)body.tensor<float>("weight", {300}, declared.body);
       (void)head.tensor<float>("scale", {7}, declared.head);
-      job.seal();
-      (void)job.restore();
-      while (auto step = job.next_step()) {
-        for (Slot& slot : step->slots()) slot.report(1, 1);
-        (void)step->apply(toy_adamw, {.lr = 0.1f});
-      }
-      me.outcome = job.outcome();
+      train(job, me);
     });
   };
   const auto told = [](const std::vector<Member>& members) {
@@ -60,13 +68,7 @@ TEST_CASE("a checkpoint in which a tensor was frozen that shares its unit is ref
       Unit unit = job.unit("net");
       (void)unit.tensor<float>("b", {300}, {.frozen = frozen});
       (void)unit.tensor<float>("w", {2});
-      job.seal();
-      (void)job.restore();
-      while (auto step = job.next_step()) {
-        for (Slot& slot : step->slots()) slot.report(1, 1);
-        (void)step->apply(toy_adamw, {.lr = 0.1f});
-      }
-      me.outcome = job.outcome();
+      train(job, me);
     })[0];
   };
   REQUIRE(run(2, false).outcome.has_value());

@@ -1,4 +1,4 @@
-// `elrun ckpt`: what is listed, what is found damaged, what differs, on checkpoints in memory whose every byte is known.
+// `elrun ckpt`: what is listed, and what is found damaged, on checkpoints in memory whose every byte is known.
 
 #include <cmath>
 #include <cstring>
@@ -7,35 +7,15 @@
 
 #include "checkpoint/storage/storage.hpp"
 #include "checkpoint/tiers/files_tier.hpp"
-#include "checkpoint/tools/compare.hpp"
-#include "checkpoint/tools/read_root.hpp"
 #include "checkpoint/tools/verify.hpp"
-#include "tests/support/checkpoint_job.hpp"
 #include "tests/support/forwarding_files.hpp"
-#include "tests/support/manual_clock.hpp"
 #include "tests/support/property.hpp"
+#include "tests/support/read_checkpoints.hpp"
 
 namespace elrun::test {
 namespace {
 
 using State = ListedCheckpoint::State;
-
-const Path root{"/ckpts"};
-Path of(const CheckpointId& id, const std::string& file) { return root / "ckpt" / to_string(id) / file; }
-
-void flip(FaultyFiles& files, const Path& path, std::uint64_t byte) {
-  ByteVector content = files.content(path);
-  REQUIRE(byte < content.size());
-  content[byte] ^= std::byte{4};
-  files.overwrite(path, std::move(content));
-}
-
-RootFacts facts_of(FaultyFiles& files) {
-  const ManualClock clock;
-  auto facts = read_root(files, clock, root.string());
-  REQUIRE(said(facts) == "");
-  return *std::move(facts);
-}
 
 std::vector<std::pair<std::uint64_t, State>> states(FaultyFiles& files) {
   std::vector<std::pair<std::uint64_t, State>> all;
@@ -43,37 +23,11 @@ std::vector<std::pair<std::uint64_t, State>> states(FaultyFiles& files) {
   return all;
 }
 
-ReadCheckpoint found(FaultyFiles& files, const std::string& name) {
-  const ManualClock clock;
-  auto one = find_checkpoint(files, clock, parse_checkpoint_name(name));
-  REQUIRE(said(one) == "");
-  return *std::move(one);
-}
-
-Side side(FaultyFiles& files, const std::string& name) {
-  const ReadCheckpoint one = found(files, name);
-  auto read = inspect(files, one);
-  REQUIRE(said(read) == "");
-  return {name, one.directory, read->manifest};
-}
-
-void start_and_save(TestJob& job, std::initializer_list<std::uint64_t> steps) {
-  REQUIRE(said(job.start()) == "");
-  for (const std::uint64_t step : steps) REQUIRE(said(job.save(step)) == "");
-}
-
 std::vector<Damage> damage_of(FaultyFiles& files, const CheckpointId& id, std::uint64_t portion_blocks = 256) {
-  auto verified = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .portion_blocks = portion_blocks});
+  auto verified = verify_all(files, the_root / "ckpt" / to_string(id), id, {}, {.readers = 1, .portion_blocks = portion_blocks});
   REQUIRE(said(verified) == "");
   REQUIRE_FALSE(verified->cut_off);
   return std::move(verified->damage);
-}
-
-template <class T>
-ByteVector bytes_of(std::initializer_list<T> values) {
-  ByteVector bytes(values.size() * sizeof(T));
-  std::memcpy(bytes.data(), values.begin(), bytes.size());
-  return bytes;
 }
 
 }  // namespace
@@ -132,7 +86,7 @@ TEST_CASE("each checkpoint of a root is listed with its state, and the choice is
     CHECK(json["checkpoints"][0]["world"] == 3);
   }
   SECTION("without an acknowledgement") {
-    REQUIRE(files.remove_file(root / "gens" / acknowledgement_name(at_40)).ok());
+    REQUIRE(files.remove_file(the_root / "gens" / acknowledgement_name(at_40)).ok());
     CHECK(states(files)[0].second == State::on_timeline);
   }
   SECTION("damaged, and not marked by the tool") {
@@ -140,7 +94,7 @@ TEST_CASE("each checkpoint of a root is listed with its state, and the choice is
     CHECK(states(files)[0].second == State::damaged);
     CHECK(std::get<Resumption>(facts_of(files).start).from == at_30);
     CHECK(std::get<Resumption>(facts_of(files).start).why == "a newer one is passed over");
-    const auto names = files.list(root / "ckpt" / to_string(at_40));
+    const auto names = files.list(the_root / "ckpt" / to_string(at_40));
     CHECK(std::find(names->begin(), names->end(), quarantine_file) == names->end());
   }
   SECTION("quarantined, with its reason") {
@@ -151,7 +105,7 @@ TEST_CASE("each checkpoint of a root is listed with its state, and the choice is
   }
   SECTION("missing as a whole, or its COMMIT alone") {
     const bool as_whole = GENERATE(false, true);
-    if (as_whole) REQUIRE(FilesTier{files, root}.remove_all(checkpoint_directory(at_40)).ok());
+    if (as_whole) REQUIRE(FilesTier{files, the_root}.remove_all(checkpoint_directory(at_40)).ok());
     else REQUIRE(files.remove_file(of(at_40, commit_file)).ok());
     CHECK(states(files)[0] == std::pair{std::uint64_t{40}, State::missing});
     CHECK(states(files).size() == 4);
@@ -172,15 +126,15 @@ TEST_CASE("each checkpoint of a root is listed with its state, and the choice is
   SECTION("beside the timeline") {
     TestJob later{files, 1, 2};
     REQUIRE(said(later.start()) == "");  // fence 2 inherits 10 to 40
-    REQUIRE(files.make_directory(root / "ckpt" / "s000000000045.g00000001.a01").ok());
+    REQUIRE(files.make_directory(the_root / "ckpt" / "s000000000045.g00000001.a01").ok());
     for (const char* file : {commit_file, manifest_file})
-      REQUIRE(files.write_durably(root / "ckpt" / "s000000000045.g00000001.a01" / file, files.content(of(at_40, file))).ok());
+      REQUIRE(files.write_durably(the_root / "ckpt" / "s000000000045.g00000001.a01" / file, files.content(of(at_40, file))).ok());
     CHECK(states(files)[0] == std::pair{std::uint64_t{45}, State::beside});
     CHECK(std::get<Resumption>(facts_of(files).start).from == at_40);
   }
   SECTION("with a RUN.json that is damaged or gone") {
-    if (GENERATE(false, true)) flip(files, root / run_file, 40);
-    else REQUIRE(files.remove_file(root / run_file).ok());
+    if (GENERATE(false, true)) flip(files, the_root / run_file, 40);
+    else REQUIRE(files.remove_file(the_root / run_file).ok());
     const RootFacts facts = facts_of(files);
     CHECK(std::get<Resumption>(facts.start).from == at_40);
     CHECK(facts.run.has_value());
@@ -212,7 +166,7 @@ TEST_CASE("reading a root changes nothing in it", "[ckpt]") {
   TestJob job{files, 2, 1};
   start_and_save(job, {10, 20});
   flip(files, of({20, 1, 1}, manifest_file), 100);
-  flip(files, root / run_file, 40);
+  flip(files, the_root / run_file, 40);
   std::map<Path, ByteVector> before;
   for (const Path& path : files.all_files()) before[path] = files.content(path);
   (void)facts_of(files);
@@ -247,7 +201,7 @@ TEST_CASE("memory that is refused to a reader ends a verification with what was 
                         }};
   for (const unsigned readers : {1u, 4u}) {
     INFO(readers << " readers");
-    const auto verified = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = readers});
+    const auto verified = verify_all(files, the_root / "ckpt" / to_string(id), id, {}, {.readers = readers});
     REQUIRE(said(verified) == "");
     REQUIRE(verified->damage.size() == 1);
     CHECK(verified->damage[0].file == commit_file);
@@ -264,7 +218,7 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
   start_and_save(job, {10});
   const CheckpointId id{10, 1, 1};
   CHECK(damage_of(files, id).empty());
-  FilesTier tier{files, root};
+  FilesTier tier{files, the_root};
   const Manifest manifest = read_manifest(tier, checkpoint_directory(id))->manifest;
   const FileRecord shard = manifest.files[0], other = manifest.files[1];
   REQUIRE(block_count(shard) > 1);
@@ -344,7 +298,7 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
       behind += operations >= fails_from ? 1 : 0;
       return operations >= fails_from ? why : 0;
     };
-    const auto verified = [&] { return verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .portion_blocks = 1}); };
+    const auto verified = [&] { return verify_all(files, the_root / "ckpt" / to_string(id), id, {}, {.readers = 1, .portion_blocks = 1}); };
     REQUIRE(said(verified()) == "");
     const unsigned all = operations;
     for (fails_from = 1; fails_from <= all; fails_from += step) {
@@ -364,7 +318,7 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
     unsigned opened = 0;  // each file once for its size, before its blocks are read
     if (GENERATE(false, true)) files.broken = [&](const Path& path) { return path == of(id, other.name) && ++opened > 2 ? ETIMEDOUT : 0; };
     else REQUIRE(files.remove_file(of(id, commit_file)).ok());
-    const auto ended = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1});
+    const auto ended = verify_all(files, the_root / "ckpt" / to_string(id), id, {}, {.readers = 1});
     REQUIRE(said(ended) == "");
     REQUIRE(ended->cut_off);
     REQUIRE(ended->damage.size() == 1);
@@ -389,9 +343,9 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
       copy.before = [&](std::uint64_t) {
         if (operations++ != at) return;
         (void)copy.remove_file(of(id, commit_file));
-        (void)copy.rename(root / "ckpt" / to_string(id), root / "gone");
+        (void)copy.rename(the_root / "ckpt" / to_string(id), the_root / "gone");
       };
-      const auto verified = verify_all(copy, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .was_committed = was_committed});
+      const auto verified = verify_all(copy, the_root / "ckpt" / to_string(id), id, {}, {.readers = 1, .was_committed = was_committed});
       if (operations <= at) return std::string{"whole"};
       if (verified.ok()) return std::string{verified->is_whole() ? "whole, and gone" : "damage"};
       return verified.failure().code == Code::not_found ? verified.failure().what : "another failure";
@@ -409,7 +363,7 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
     ByteVector content = files.content(of(id, other.name));
     for (std::uint64_t block = 0; block < block_count(other); ++block) content[block * block_bytes] ^= std::byte{1};
     files.overwrite(of(id, other.name), content);
-    const auto some = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = 1, .damage_max = 3});
+    const auto some = verify_all(files, the_root / "ckpt" / to_string(id), id, {}, {.readers = 1, .damage_max = 3});
     REQUIRE(said(some) == "");
     CHECK(some->damage.size() == 3);
     CHECK(some->unlisted + 3 == block_count(other) + 2);  // one shard, and the header of the other
@@ -436,163 +390,17 @@ TEST_CASE("several readers find the damage that one finds, in the same order", "
   TestJob job{files, 3, 1, model};
   start_and_save(job, {10});
   const CheckpointId id{10, 1, 1};
-  FilesTier tier{files, root};
+  FilesTier tier{files, the_root};
   const Manifest manifest = read_manifest(tier, checkpoint_directory(id))->manifest;
   for (const FileRecord& file : manifest.files)
     for (std::uint64_t block = 0; block < block_count(file); block += 2) flip(files, of(id, file.name), block * block_bytes + 5);
   const std::vector<Damage> found = damage_of(files, id);
   REQUIRE(found.size() > 10);
   for (const unsigned readers : {2u, 5u}) {
-    const auto verified = verify_all(files, root / "ckpt" / to_string(id), id, {}, {.readers = readers, .portion_blocks = 1});
+    const auto verified = verify_all(files, the_root / "ckpt" / to_string(id), id, {}, {.readers = readers, .portion_blocks = 1});
     REQUIRE(said(verified) == "");
     CHECK(verified->damage == found);
   }
-}
-
-TEST_CASE("checkpoints of one state are equal whatever worlds saved them, and one element is found where it differs", "[ckpt]") {
-  for (std::uint64_t seed = 1; seed <= 12; seed += stride(1)) {
-    FaultyFiles files;
-    Rng rng{seed};
-    const ModelTable model = seed == 1 ? small_model() : random_model(rng);
-    const auto kinds = static_cast<std::uint32_t>(1) << model.kinds.size();
-    TestJob one{files, static_cast<std::uint32_t>(1 + rng.below(4)), seed, model, static_cast<std::uint32_t>(rng.below(kinds)), "run",
-                "/one"};
-    TestJob two{files, static_cast<std::uint32_t>(1 + rng.below(6)), seed + 50, model, static_cast<std::uint32_t>(rng.below(kinds)), "run",
-                "/two"};
-    start_and_save(one, {10});
-    start_and_save(two, {10, 11});
-    INFO("seed " << seed);
-    const auto same = compare(files, side(files, "/one"), side(files, "/two:10"));
-    REQUIRE(said(same) == "");
-    CHECK(same->equal());
-    CHECK(comparison_text(*same, side(files, "/one"), side(files, "/two:10")).ends_with("The states are equal.\n"));
-    const auto other = compare(files, side(files, "/one"), side(files, "/two:11"));
-    REQUIRE(said(other) == "");
-    CHECK_FALSE(other->equal());
-  }
-}
-
-TEST_CASE("a tensor that differs has its first element, their number and the largest difference", "[ckpt]") {
-  Difference d;
-  d.add(DType::f32, bytes_of<float>({1, 2, 3}), bytes_of<float>({1, 2, 3}));
-  CHECK(d.different == 0);
-  d.add(DType::f32, bytes_of<float>({4, 5, 6}), bytes_of<float>({4, 5.5f, 2}));
-  CHECK(d.elements == 6);
-  CHECK(d.different == 2);
-  CHECK(d.first == 4);
-  CHECK(d.first_a == 5);
-  CHECK(d.first_b == 5.5);
-  CHECK(d.largest == 4);
-  CHECK(d.not_numbers == 0);
-
-  SECTION("bits count: -0 is not 0, and one NaN is equal to itself") {
-    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-    Difference bits;
-    bits.add(DType::f32, bytes_of<float>({0, nan, nan, 1}), bytes_of<float>({-0.0f, nan, 1, 1}));
-    CHECK(bits.different == 2);
-    CHECK(bits.first == 0);
-    CHECK(bits.largest == 0);
-    CHECK(bits.not_numbers == 1);
-  }
-  SECTION("integers of 64 bits that a double cannot tell apart") {
-    Difference wide;
-    wide.add(DType::i64, bytes_of<std::int64_t>({(1LL << 60) + 1, std::numeric_limits<std::int64_t>::min()}),
-             bytes_of<std::int64_t>({1LL << 60, std::numeric_limits<std::int64_t>::min()}));
-    CHECK(wide.different == 1);
-    CHECK(wide.largest == 1);
-    wide.add(DType::u64, bytes_of<std::uint64_t>({0}), bytes_of<std::uint64_t>({~0ull}));
-    CHECK(wide.largest == 0x1p64);
-  }
-  SECTION("bf16") {
-    Difference half;
-    half.add(DType::bf16, bytes_of<std::uint16_t>({0x3f80, 0x4000}), bytes_of<std::uint16_t>({0x3f80, 0x3f80}));
-    CHECK(half.first_a == 2);
-    CHECK(half.first_b == 1);
-    CHECK(half.largest == 1);
-  }
-  CHECK(index_text(35, {2, 3, 10}) == "[1, 0, 5]");
-  CHECK(index_text(0, {}) == "[]");
-}
-
-TEST_CASE("tensors that one side lacks, and those of another shape, are told apart from those that differ", "[ckpt]") {
-  FaultyFiles files;
-  ModelTable mine = small_model(), other = small_model();
-  other.units[0].tensors[0].shape = {60, 50};
-  other.units[1].tensors[1].name = "offset";
-  TestJob one{files, 2, 1, mine, 1, "run", "/one"}, two{files, 1, 2, other, 1, "run", "/two"};
-  start_and_save(one, {10});
-  start_and_save(two, {10});
-  const auto all = compare(files, side(files, "/one"), side(files, "/two"));
-  REQUIRE(said(all) == "");
-  std::map<std::string, TensorDifference::As> by_name;
-  for (const TensorDifference& t : all->tensors) by_name[t.name] = t.as;
-  using As = TensorDifference::As;
-  CHECK(by_name["param/embed.weight"] == As::other_shape);
-  CHECK(by_name["param/block.0.qkv"] == As::equal);
-  CHECK(by_name["param/block.0.bias"] == As::only_in_a);
-  CHECK(by_name["param/block.0.offset"] == As::only_in_b);
-  CHECK(by_name["exp_avg/head"] == As::equal);
-}
-
-TEST_CASE("damage under a comparison is a failure that names the block, and no difference", "[ckpt]") {
-  FaultyFiles files;
-  TestJob job{files, 2, 1};
-  start_and_save(job, {10, 20});
-  const Side a = side(files, "/ckpts:10"), b = side(files, "/ckpts:20");
-  flip(files, of({20, 1, 1}, b.manifest.files[0].name), b.manifest.files[0].header_bytes + 3);
-  const auto all = compare(files, a, b);
-  REQUIRE_FALSE(all.ok());
-  CHECK(all.failure().code == Code::corrupt);
-  CHECK(all.failure().what.find("block 0") != std::string::npos);
-}
-
-TEST_CASE("what COMMIT does not vouch for, and what is of another checkpoint, is not compared", "[ckpt]") {
-  FaultyFiles files;
-  TestJob job{files, 2, 1};
-  start_and_save(job, {10, 20});
-  const CheckpointId at_10{10, 1, 1}, at_20{20, 1, 1};
-  const Path manifest = of(at_20, manifest_file);
-  const auto problem = [&] {
-    const auto one = inspect(files, found(files, "/ckpts:20"));
-    REQUIRE(said(one) == "");
-    return one->problem;
-  };
-  CHECK(problem().empty());
-  CHECK(said(side_of(files, found(files, "/ckpts:20"))) == "");
-  SECTION("the records of another checkpoint") {
-    for (const char* file : {commit_file, manifest_file}) files.overwrite(of(at_20, file), files.content(of(at_10, file)));
-    CHECK(problem().find(to_string(at_10)) != std::string::npos);
-    // Both are named, by all who look: the root is the same.
-    const std::string identity = facts_of(files).view.root;
-    const std::string words =
-        "is of " + to_string(at_10) + " of root " + identity + ", and this is " + to_string(at_20) + " of root " + identity;
-    CHECK(problem().find(words) != std::string::npos);
-    CHECK(list_checkpoints(facts_of(files))[0].why.find(words) != std::string::npos);
-    const auto verified = verify_all(files, root / "ckpt" / to_string(at_20), at_20, identity, {.readers = 1});
-    REQUIRE(said(verified) == "");
-    for (const Damage& damage : verified->damage)
-      if (damage.file == commit_file || damage.file == manifest_file) CHECK(damage.what.find(words) != std::string::npos);
-  }
-  SECTION("the manifest of another one, without a COMMIT") {
-    files.overwrite(manifest, files.content(of(at_10, manifest_file)));
-    REQUIRE(files.remove_file(of(at_20, commit_file)).ok());
-    CHECK(problem().find(to_string(at_10)) != std::string::npos);
-  }
-  SECTION("one digit of the manifest") {
-    const ByteVector whole = files.content(manifest);
-    for (std::size_t at = whole.size(); at-- > 0;) {
-      if (whole[at] < std::byte{'1'} || whole[at] > std::byte{'8'}) continue;
-      ByteVector other = whole;
-      other[at] = whole[at] == std::byte{'1'} ? std::byte{'2'} : std::byte{'1'};
-      files.overwrite(manifest, other);
-      if (const auto read = decode_manifest(other, "m"); read.ok() && read->id == at_20) break;  // it still decodes
-    }
-    CHECK(problem().find("is not the one that COMMIT vouches for") != std::string::npos);
-  }
-  const auto other = side_of(files, found(files, "/ckpts:20"));
-  REQUIRE_FALSE(other.ok());
-  CHECK(other.failure().code == Code::corrupt);
-  CHECK(said(side_of(files, found(files, "/ckpts:10"))) == "");
 }
 
 TEST_CASE("the shares of a reading world add up to what its ranks read", "[ckpt]") {

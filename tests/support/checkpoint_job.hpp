@@ -178,7 +178,9 @@ struct TestJob {
     std::vector<PartVote> votes;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       fill(table, held[rank], step);
-      votes.push_back(decode_part_vote(encode(ranks[rank].write_part(carried, held[rank].fragments, aux_of_step(step)))).value());
+      std::vector<Aux> aux = aux_of_step(step);
+      aux.insert(aux.end(), notes.begin(), notes.end());
+      votes.push_back(decode_part_vote(encode(ranks[rank].write_part(carried, held[rank].fragments, aux))).value());
     }
     return ranks[0].commit(ticket, votes, still_owner);
   }
@@ -209,6 +211,7 @@ struct TestJob {
   Path root;
   Tier* tier;
   std::vector<std::string> lines{};
+  std::vector<Aux> notes{};  ///< Saved beside the host state of a step.
   ManualClock clock{};
   Log log;
   Rng rng;

@@ -106,6 +106,30 @@ TEST_CASE("tensors that one side lacks, and those of another shape, are told apa
   CHECK(by_name["exp_avg/head"] == As::equal);
 }
 
+TEST_CASE("host state that one side lacks is a difference, but for what a job notes of its declarations", "[ckpt]") {
+  FaultyFiles files;
+  TestJob one{files, 2, 1, small_model(), 1, "run", "/one"}, two{files, 2, 2, small_model(), 1, "run", "/two"};
+  start_and_save(one, {10});
+  const auto is_equal = [&] {
+    for (const auto& [a, b] : {std::pair{"/one", "/two"}, {"/two", "/one"}}) {
+      const auto all = compare(files, side(files, a), side(files, b));
+      REQUIRE(said(all) == "");
+      if (!all->equal()) return false;
+    }
+    return true;
+  };
+  SECTION("a value of the program") {
+    two.notes = {{"counter", ByteVector(8)}};
+    start_and_save(two, {10});
+    CHECK_FALSE(is_equal());
+  }
+  SECTION("which tensors were frozen, that versions before did not note") {
+    two.notes = {{"elrun.tensors", ByteVector(8)}};
+    start_and_save(two, {10});
+    CHECK(is_equal());
+  }
+}
+
 TEST_CASE("damage under a comparison is a failure that names the block, and no difference", "[ckpt]") {
   FaultyFiles files;
   TestJob job{files, 2, 1};

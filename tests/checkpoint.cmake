@@ -16,8 +16,12 @@ set(cases "")
 if(ELRUN_THREADED_CODE_ONLY)  # the other cases have one thread
   set(cases [threads])
 endif()
-elrun_test(checkpoint_tools_test SOURCES unit/checkpoint_tools_test.cpp unit/checkpoint_compare_test.cpp
+elrun_test(checkpoint_tools_test SOURCES unit/checkpoint_tools_test.cpp
   LINK elrun_checkpoint_test_support elrun::checkpoint_tools LABELS unit PROGRAM checkpoint_unit ARGUMENTS ${cases})
+if(NOT ELRUN_THREADED_CODE_ONLY)  # it has one thread
+  elrun_test(checkpoint_compare_test SOURCES unit/checkpoint_compare_test.cpp
+    LINK elrun_checkpoint_test_support elrun::checkpoint_tools LABELS unit PROGRAM checkpoint_unit)
+endif()
 elrun_test(checkpoint_format_test SOURCES unit/checkpoint_format_test.cpp unit/checkpoint_shard_writer_test.cpp unit/checkpoint_token_bucket_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json fmt::fmt LABELS unit PROGRAM checkpoint_unit)
 if(TARGET checkpoint_unit)

@@ -36,7 +36,9 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(ELRUN_TEXTS ${PROJECT_BINARY_DIR}/launcher/texts)  # the manual page and the completions
 find_program(ELRUN_CCACHE ccache)
 mark_as_advanced(ELRUN_CCACHE)
-if(ELRUN_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)  # who names a launcher, or a project around this one that does, gets it
+include(CompilerCache)
+elrun_cache_works(ccache_works)
+if(ccache_works AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)  # who names a launcher, or a project around this one that does, gets it
   # Precompiled headers come from the cache, and so does what was compiled with them (the sloppiness). What a source includes is known
   # from the compiler's list of dependencies, so nothing is preprocessed to look it up (DEPEND).
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 ${ELRUN_CCACHE})

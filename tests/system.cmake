@@ -26,8 +26,9 @@ endif()
 add_test(NAME packages_test COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/install/packages.sh)
 add_test(NAME warnings_test COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR} -DWERROR=${ELRUN_WERROR}
   -P ${CMAKE_CURRENT_SOURCE_DIR}/install/warnings.cmake)
+add_test(NAME compiler_cache_test COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/install/compiler_cache.sh ${CMAKE_COMMAND})
 add_test(NAME option_values_test COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_SOURCE_DIR}/install/option_values.cmake)
-set_tests_properties(packages_test warnings_test option_values_test PROPERTIES LABELS tidy TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
+set_tests_properties(packages_test warnings_test compiler_cache_test option_values_test PROPERTIES LABELS tidy TIMEOUT ${ELRUN_TEST_TIMEOUT_MIN})
 
 # Links of all documents. tests/run.sh installs python3.
 find_program(ELRUN_PYTHON3 python3)

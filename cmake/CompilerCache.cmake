@@ -1,0 +1,21 @@
+# elrun_cache_works(result): TRUE where ELRUN_CCACHE is a ccache whose folder can be written. Without one it fails every compilation: the user has no home,
+# as in a container with an arbitrary user, or one that is read-only.
+function(elrun_cache_works result)
+  set(${result} FALSE PARENT_SCOPE)
+  if(NOT ELRUN_CCACHE)
+    return()
+  endif()
+  execute_process(COMMAND ${ELRUN_CCACHE} --get-config cache_dir RESULT_VARIABLE code OUTPUT_VARIABLE folder ERROR_VARIABLE why
+    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
+  if(code EQUAL 0)
+    string(RANDOM LENGTH 16 name)
+    set(probe ${folder}/elrun-${name})
+    execute_process(COMMAND ${CMAKE_COMMAND} -E make_directory ${probe} RESULT_VARIABLE code ERROR_VARIABLE why OUTPUT_QUIET ERROR_STRIP_TRAILING_WHITESPACE)
+  endif()
+  if(code EQUAL 0)
+    file(REMOVE_RECURSE ${probe})
+    set(${result} TRUE PARENT_SCOPE)
+  else()
+    message(STATUS "elrun: ccache is left out, for its folder cannot be written (${why}). CCACHE_DIR names another one")
+  endif()
+endfunction()

@@ -39,4 +39,11 @@ foreach(address span<float> string_view array<char*,2>)
   add_test(NAME state_of_${name} COMMAND ${command} "-DADDRESS=std::${address}")
   set_tests_properties(state_of_${name} PROPERTIES LABELS unit PASS_REGULAR_EXPRESSION "register the elements")
 endforeach()
+
+# A program whose strings or vectors are others than libelrun's does not compile, and a sentence says what to change.
+set(command ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only -I${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/samples/flat/after.cpp)
+add_test(NAME old_string_abi COMMAND ${command} -D_GLIBCXX_USE_CXX11_ABI=0)
+add_test(NAME debug_vectors COMMAND ${command} -D_GLIBCXX_DEBUG)
+set_tests_properties(old_string_abi PROPERTIES LABELS unit PASS_REGULAR_EXPRESSION "compile without -D_GLIBCXX_USE_CXX11_ABI=0")
+set_tests_properties(debug_vectors PROPERTIES LABELS unit PASS_REGULAR_EXPRESSION "-D_GLIBCXX_ASSERTIONS in place of -D_GLIBCXX_DEBUG")
 elrun_bench(restore_bench SOURCES bench/restore_bench.cpp LINK elrun::job elrun::link elrun::comm elrun::checkpoint_io elrun::base fmt::fmt)

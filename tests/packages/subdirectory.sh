@@ -19,6 +19,11 @@ if grep -q '"command": .*--use_fast_math' "$work/add_subdirectory/compile_comman
   echo "elrun's kernels are compiled with the --use_fast_math of the project around it" >&2
   exit 1
 fi
+# The project around it has no build type.
+if grep '"command": .*kernels/fold[.]cpp' "$work/FetchContent/compile_commands.json" | grep -vq -- ' -O3 '; then
+  echo "elrun's loops are not optimised in a project without a build type" >&2
+  exit 1
+fi
 target=elrun_kernels program=""
 [[ -z ${ELRUN_FULL-} ]] || target=outer program=$work/FetchContent/outer
 "$cmake" --build "$work/FetchContent" --target "$target" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2; exit 1; }

@@ -12,6 +12,10 @@ if(NOT TARGET elrun_static)  # of the other one a copy runs where the libraries 
   message(STATUS "elrun: there is no target package, for there is no elrun_static")
   return()
 endif()
+if(NOT TARGET elrun_texts)
+  message(STATUS "elrun: there is no target package, for there is no manual page")
+  return()
+endif()
 set(folder ${PROJECT_BINARY_DIR}/packages)
 string(TOLOWER ${CMAKE_SYSTEM_NAME} system)
 

@@ -53,12 +53,12 @@ case "$sanitize" in
   address)
     preset=asan folder=build/asan
     export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0:${ASAN_OPTIONS-}"
-    export LSAN_OPTIONS="suppressions=$PWD/tests/support/lsan.supp:print_suppressions=0:${LSAN_OPTIONS-}"
+    export LSAN_OPTIONS="suppressions=\"$PWD/tests/support/lsan.supp\":print_suppressions=0:${LSAN_OPTIONS-}"
     export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS-}"
     ;;
   thread)
     preset=tsan folder=build/tsan
-    export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp:second_deadlock_stack=1:${TSAN_OPTIONS-}"
+    export TSAN_OPTIONS="suppressions=\"$PWD/tests/support/tsan.supp\":second_deadlock_stack=1:${TSAN_OPTIONS-}"
     set -- -LE grpc "$@"
     # g++ 12's runtime does not find its place under the address randomisation of newer kernels.
     if setarch -R true 2>/dev/null; then prefix=(setarch -R); fi

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-for program in dpkg-query apt-get sudo env; do
+for program in dpkg-query apt-get sudo env systemctl; do
   printf '#!/bin/bash\n. "%s/play" %s "$@"\n' "$folder" "$program" >"$folder/$program"
   chmod +x "$folder/$program"
 done
@@ -15,7 +15,8 @@ case "\$1" in
   dpkg-query) printf 'ii :cmake ii :python3 un :ccache '; exit 1 ;;  # as it does where one of the names is unknown
   sudo) shift; while [[ "\$1" == -n ]]; do shift; done; exec "\$@" ;;
   env) shift; while [[ "\$1" == *=* ]]; do shift; done; exec "\$@" ;;
-  apt-get) shift; echo "\$*" >>"$folder/asked" ;;
+  apt-get) shift; echo "\$*" >>"$folder/asked"; [[ "\$1" != update ]] ;;  # an index that is not signed is among its lists
+  systemctl) shift; [[ -e "$folder/systemd" ]] || exit 1; echo "systemctl \$*" >>"$folder/asked" ;;
 esac
 PLAY
 
@@ -27,6 +28,16 @@ PATH=$folder:$PATH bash -c 'set -euo pipefail
 
 { echo "Installing 2 packages: ccache libgrpc++-dev"; echo "and went on"; } | diff - "$folder/said"
 { echo "update -q"; echo "install -y -q --no-install-recommends ccache libgrpc++-dev"; } | diff - "$folder/asked"
+
+# The etcd of a package is no service of this machine.
+rm "$folder/asked"
+touch "$folder/systemd"
+PATH=$folder:$PATH bash -c 'set -euo pipefail
+  . tests/support/packages.sh
+  elrun_packages=(cmake)
+  ensure_packages etcd-server' >/dev/null
+printf '%s\n' "systemctl show-environment" "systemctl mask etcd.service" "update -q" "install -y -q --no-install-recommends etcd-server" \
+  "systemctl unmask etcd.service" "systemctl disable etcd.service" | diff - "$folder/asked"
 
 for call in "run.sh --sanitize" "systems.sh --only" "systems.sh --cache"; do
   code=0

@@ -376,6 +376,7 @@ void Supervisor::on_broken_line() {
   const LossReport& report = generation_.lost_peers().first();
   auto failed = living_worker_failed(workers_, generation_.last(), report);
   if (!failed) return;
+  workers_[failed->local_rank].told_alive = true;
   const bool own = report.own && failed->local_rank == report.worker;
   say(Level::error,
       fmt::format("{} {}: {}", workers_.name(failed->local_rank),

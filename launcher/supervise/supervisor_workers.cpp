@@ -53,7 +53,9 @@ void Supervisor::on_worker_ended(const WorkerEnded& e) {
   }
   if (phase_ == Phase::stopping) {
     // What failed beside the worker that ended the generation, or before it: the coordinator puts them in order.
-    const bool ended_by_elrun = w.signalled_to_end && (e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL);
+    // Of one that was told of while it lived, the cause is known. What its program makes of elrun's signal (a handler that exits, an error out of a call) is none.
+    const bool ended_by_elrun =
+        w.signalled_to_end && (w.told_alive || e.ending.code() == 128 + SIGTERM || e.ending.code() == 128 + SIGKILL);
     if (is_own_failure(w)) fails_while_it_stays(i);
     if (stop_.rejoins() && !job_.is_over() && !e.ending.ok() && (!ended_by_elrun || w.failed_at < stop_.since())) tell_of_failure(i);
     if (!e.ending.ok() && !w.signalled_to_end && job_.is_over()) say(Level::error, after_the_end());

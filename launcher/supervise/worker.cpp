@@ -93,6 +93,7 @@ void Worker::enter_world(Instant now, Duration returning) {
   life.enter(Life::running);
   ready_to_leave = false;
   peer_loss = PeerLoss::none;
+  told_alive = false;
   pending = {};
 }
 

@@ -123,6 +123,7 @@ struct Worker {
   /// It has ended before it was back from the generation before, or was brought along. So its end belongs to the failure of that generation.
   bool ended_away = false;
   bool ready_to_leave = false;
+  bool told_alive = false;         ///< That it cannot go on in this generation was told while its process lived.
   bool signalled_to_end = false;   ///< elrun has sent it a signal that ends it, and not because it closed its session.
   std::string hung;                ///< Why it counts as hung; empty: it does not.
   bool was_killed = false;         ///< It got SIGKILL.

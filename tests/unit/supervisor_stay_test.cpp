@@ -404,6 +404,31 @@ TEST_CASE("a worker whose own device failed is named at once, and no loss of its
   }
 }
 
+TEST_CASE("what a worker makes of elrun's signal does not replace what it said of itself while it lived", "[supervisor][stay]") {
+  Node node;
+  node.on(LinkUp{});
+  node.hear(world(1, 2));
+  for (std::uint32_t i = 0; i < 2; ++i) {  // a session without a Job: a program that is to end when its generation is over
+    node.on(WorkerStarted{LocalRank{i}, 100 + i});
+    node.tell(10 + i, Hello{.pid = 100 + i, .rank = i, .world = 2});
+  }
+  node.tell(11, GenerationOver{generation(1), {Code::peer_lost, Remedy::abort_group, "NCCL failed"}, {}, false, true});
+  CHECK(node.wait(500ms) == Words{"failed 1 1 job"});
+  const auto ended = [&](std::uint32_t worker, Ending ending, Duration ago) {
+    const Words words = node.on(WorkerEnded{LocalRank{worker}, ending, {}, ago});
+    return std::ranges::any_of(words, [](const std::string& word) { return word.starts_with("failed "); });
+  };
+  SECTION("it ends by itself: that is its end") { CHECK(ended(1, {.exit_code = 3}, 0s)); }
+  SECTION("elrun ends it") {
+    const Words ends = node.hear(Revoke{generation(1), revoked});
+    REQUIRE(std::ranges::count(ends, "signal 1 15") == 1);
+    node.now += 1s;
+    SECTION("with a code of its own: a consequence") { CHECK_FALSE(ended(1, {.exit_code = 1}, 0s)); }
+    SECTION("though it had failed before that, as its record says") { CHECK(ended(1, {.exit_code = 1}, 2s)); }
+    SECTION("one of which nothing was told may have failed beside it") { CHECK(ended(0, {.exit_code = 1}, 0s)); }
+  }
+}
+
 TEST_CASE("a worker cannot reach a peer: the coordinator is told at once, and again by whoever did not hear it", "[supervisor][stay]") {
   Node node = running();
   const Message unreachable =

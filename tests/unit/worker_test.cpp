@@ -160,7 +160,7 @@ TEST_CASE("a worker that was killed because it hung died of the hang", "[worker]
 TEST_CASE("a place in a new generation ends what held for the last one", "[worker]") {
   Worker w = staying();
   const Instant now{};
-  w.ready_to_leave = true, w.peer_loss = PeerLoss::held;
+  w.ready_to_leave = true, w.peer_loss = PeerLoss::held, w.told_alive = true;
   w.returns.within = 50s;
   w.session.is_job = w.session.joined = true;
   REQUIRE(w.leave_generation(true));
@@ -172,6 +172,7 @@ TEST_CASE("a place in a new generation ends what held for the last one", "[worke
   CHECK(w.returns.by == now + 50s);
   CHECK_FALSE(w.ready_to_leave);
   CHECK(w.peer_loss == PeerLoss::none);
+  CHECK_FALSE(w.told_alive);
   CHECK_FALSE(w.is_late(now + 50s - 1ns));
   CHECK(w.is_late(now + 50s));
   CHECK_FALSE(w.is_late(now + 50s));  // once

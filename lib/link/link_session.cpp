@@ -73,6 +73,7 @@ class Link {
   ~Link() {
     loop_.stop();
     thread_.join();
+    if (stream_) stream_->drop();
   }
 
   // --- on the caller's threads ---

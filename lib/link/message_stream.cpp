@@ -111,6 +111,8 @@ void MessageStream::finish(std::function<void()> ended) {
 void MessageStream::drop() {
   state_ = State::closed;
   ErrorCode ignored;
+  // A forked child may hold a copy of the descriptor: closed alone, the connection would live on.
+  socket_.shutdown(StreamSocket::shutdown_both, ignored);
   socket_.close(ignored);
   limit_.cancel();
 }

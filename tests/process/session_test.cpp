@@ -325,6 +325,18 @@ TEST_CASE("a worker gets its place, its store and its end from the agent", "[ses
     CHECK(status == 0);
     CHECK(first->store().set("k", {}, within(20s)).ok());
   }
+  SECTION("a session that is closed is closed for the agent, too, while a forked child lives on") {
+    const pid_t child = ::fork();
+    if (child == 0)
+      for (;;) ::pause();
+    first.reset();
+    const Deadline heard = within(20s);
+    while (agent.closed == 0 && !heard.passed(steady.now())) std::this_thread::yield();
+    CHECK(agent.closed == 1);
+    CHECK(second->store().set("k", {}, within(20s)).ok());
+    ::kill(child, SIGKILL);
+    CHECK(::waitpid(child, nullptr, 0) == child);
+  }
 }
 
 TEST_CASE("a refused worker is told why", "[session]") {

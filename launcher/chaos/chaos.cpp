@@ -222,7 +222,8 @@ class Chaos {
  private:
   int both_runs() {
     // From here on, what loses its parent is this process's.
-    Orphans orphans{loop_, clock_, {}, [this](pid_t pid) { return pid == guard_.pid() || (run_ && run_->is_known(pid)); }};
+    Orphans orphans{
+        loop_, clock_, {}, [this](pid_t pid) { return pid == guard_.pid() || guard_.keeps(pid) || (run_ && run_->is_known(pid)); }};
     const auto reference = one_run(orphans, "undisturbed", {}, reference_limit);
     if (!reference.ok()) return refuse(exit_code::internal, message(reference.failure()));
     if (ended_by_ != 0) return 0;

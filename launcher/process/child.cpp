@@ -57,8 +57,7 @@ Result<std::unique_ptr<Child>> Child::start(boost::asio::io_context& loop, const
     const Failure failure = from_errno(errno, fmt::format("watch process {}", pid));
     ::kill(-pid, SIGKILL);
     if (spawned->exec && spawned->exec->leave(pid)) return failure;
-    ::waitpid(pid, nullptr, 0);
-    guard.forget(pid);
+    guard.collect(pid);
     return failure;
   }
   return std::unique_ptr<Child>{new Child{loop, guard, execution, *std::move(spawned), pidfd, std::move(ended)}};
@@ -194,9 +193,7 @@ Child::~Child() {
   if (is_abandoned_) return;
   signal(SIGKILL);
   if (exec_ && !ends_within(exec_end_wait) && exec_->leave(pid_)) return;
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  guard_.forget(pid_);
+  guard_.collect(pid_);
 }
 
 // Until its exec is over the process shares this one's memory, and before Linux 5.16 a dump of its core ended all that share it.

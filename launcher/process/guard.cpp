@@ -38,6 +38,19 @@ constexpr int line_bytes = 106'496;  // as Linux counts, some 130 packets and tw
 // In front of a death notice, so that none is as short as a group's number.
 constexpr std::size_t death_notice_header = 8;
 
+bool wait_for_end(pid_t child, int options) {
+  siginfo_t info{};
+  int got = 0;
+  do got = ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | options);
+  while (got < 0 && errno == EINTR);
+  return got == 0;
+}
+
+bool say_forgotten(int line, pid_t group, int flags) {
+  const std::int32_t packet = -group;
+  return ::send(line, &packet, sizeof packet, MSG_NOSIGNAL | flags) >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+}
+
 bool is_writable(int line, int wait_ms) {
   pollfd look{line, POLLOUT, 0};
   return ::poll(&look, 1, wait_ms) > 0;
@@ -110,7 +123,15 @@ Result<Guard> Guard::start(const Variables& environment, Say say) {
 }
 
 Guard::~Guard() {
-  if (!line_) return;  // moved from
+  if (!line_) return;                          // moved from
+  if (!say_what_waits() && !ended_.empty()) {  // once it reads, these numbers may be others'
+    ::kill(pid_, SIGKILL);
+    wait_for_end(pid_, 0);
+    for (const pid_t child : ended_) wait_for_end(child, 0);
+    std::error_code error;
+    std::filesystem::remove_all(directory_, error);
+    return;
+  }
   line_ = Fd{};
   if (const Fd watch{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))}) {
     pollfd p{watch.get(), POLLIN, 0};
@@ -122,25 +143,39 @@ Guard::~Guard() {
 bool Guard::has_room() const {
   constexpr int wait_ms = 1000;
   const SignalsBlocked blocked;  // the end of a child does not cut the wait short
-  const bool room = is_writable(line_.get(), was_full_ ? 0 : wait_ms);
+  const bool room = is_writable(line_.get(), was_full_ ? 0 : wait_ms) && say_what_waits() && is_writable(line_.get(), 0);
   was_full_ = !room;
   return room;
 }
 
-void Guard::forget(pid_t group) const { forget_in_guard(line_.get(), group); }
+void Guard::collect(pid_t child) const {
+  wait_for_end(child, WNOWAIT);
+  ended_.insert(child);
+  say_what_waits();
+}
+
+bool Guard::keeps(pid_t child) const { return ended_.contains(child); }
 
 void Guard::set_death_notice(ByteSpan death_notice) const {
   ELRUN_ASSERT(death_notice.size() <= death_notice_max);
-  if (!is_writable(line_.get(), 0)) return;
-  ByteVector packet(death_notice_header);
-  packet.insert(packet.end(), death_notice.begin(), death_notice.end());
-  [[maybe_unused]] const ssize_t ignored = ::send(line_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  unsaid_notice_.emplace(death_notice_header);
+  unsaid_notice_->insert(unsaid_notice_->end(), death_notice.begin(), death_notice.end());
+  say_what_waits();
 }
 
-void forget_in_guard(int line, pid_t group) noexcept {
-  const std::int32_t packet = -group;
-  [[maybe_unused]] const ssize_t ignored = ::send(line, &packet, sizeof packet, MSG_NOSIGNAL);
+bool Guard::say_what_waits() const {
+  for (auto child = ended_.begin(); child != ended_.end(); child = ended_.erase(child)) {
+    if (!say_forgotten(line_.get(), *child, MSG_DONTWAIT)) return false;
+    wait_for_end(*child, 0);
+  }
+  if (!unsaid_notice_) return true;
+  if (!is_writable(line_.get(), 0)) return false;
+  if (::send(line_.get(), unsaid_notice_->data(), unsaid_notice_->size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EAGAIN) return false;
+  unsaid_notice_.reset();
+  return true;
 }
+
+void forget_in_guard(int line, pid_t group) noexcept { (void)say_forgotten(line, group, 0); }
 
 void register_with_guard(int line) noexcept {
   const std::int32_t packet = ::getpid();

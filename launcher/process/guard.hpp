@@ -4,6 +4,8 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
+#include <set>
 
 #include <elrun/result.hpp>
 
@@ -28,7 +30,8 @@ class Guard {
   static Result<Guard> start(const Variables& environment, Say say = {});
   Guard(Guard&&) = default;
   Guard& operator=(Guard&&) = default;
-  /// The orderly end: closes the line and collects the guard, which removes the directory; waits a second at most.
+  /// The orderly end: closes the line and collects the guard, which removes the directory; waits a second at most. Where it does not read and would not hear which groups have gone, it is killed, and the
+  /// directory removed here.
   ~Guard();
 
   /// Where a worker registers itself, between its birth and its exec, so that no moment is left in which it is unknown.
@@ -40,21 +43,28 @@ class Guard {
   /// Whether its line has room for a new worker, who writes to it before its exec and would wait for a guard that reads nothing, as the agent would for its number. Waits for a
   /// second at most, and not again until there is room. What was registered before has room to be forgotten.
   [[nodiscard]] bool has_room() const;
-  /// The group has been killed: its number may soon be another's.
-  void forget(pid_t group) const;
+  /// Waits for the end of `child`, whose group has been killed, and collects it once the guard is told that its number may soon be another's. Where the line has no room for that, it
+  /// stays a zombie (`keeps`) until a later call of this object finds room: this one does not wait for the guard.
+  void collect(pid_t child) const;
+  /// A child that has ended, and is collected here, later.
+  [[nodiscard]] bool keeps(pid_t child) const;
   /// What is said when the line ends, instead of what it was before; empty: nothing. At most `death_notice_max` bytes. Never waits: where the guard does not
-  /// read, the one before holds.
+  /// read, the one before holds until a later call of this object finds room.
   void set_death_notice(ByteSpan death_notice) const;
 
  private:
   Guard(Fd line, pid_t pid, Path directory) : line_{std::move(line)}, pid_{pid}, directory_{std::move(directory)} {}
+  /// As far as the line has room. True: all is said.
+  bool say_what_waits() const;
   Fd line_;
   pid_t pid_ = -1;
   Path directory_;
   mutable bool was_full_ = false;
+  mutable std::set<pid_t> ended_;  // not collected: the guard does not know yet
+  mutable std::optional<ByteVector> unsaid_notice_;
 };
 
-/// The group has been killed: as `Guard::forget`, on another thread that may outlive the guard's object.
+/// The group has been killed and collected, on another thread that may outlive the guard's object. Waits for a guard that does not read.
 void forget_in_guard(int line, pid_t group) noexcept;
 
 /// In the child of a vfork: tells the guard that this process leads a group. Async-signal-safe.

@@ -246,7 +246,7 @@ bool WorkerProcesses::is_group(pid_t group) const {
 }
 
 bool WorkerProcesses::is_known(pid_t pid) const {
-  return pid == guard_.pid() || is_group(pid) || stack_tools_.is_tool(pid) || setting_.is_other(pid);
+  return pid == guard_.pid() || guard_.keeps(pid) || is_group(pid) || stack_tools_.is_tool(pid) || setting_.is_other(pid);
 }
 
 }  // namespace elrun::inline v0::launcher

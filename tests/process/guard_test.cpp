@@ -1,7 +1,10 @@
 // A real agent is killed: its guard tells the coordinator, here in this process, where a broken stream alone would be waited for much longer.
+#include <sys/wait.h>
+
 #include <csignal>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -12,6 +15,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 
+#include "launcher/process/guard.hpp"
 #include "rendezvous/net/node_link.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"
@@ -79,6 +83,34 @@ struct Stage {
 
 }  // namespace
 
+// First, for a guard is forked before there is any other thread.
+TEST_CASE("a guard that reads again has the newest death notice, though its line had no room for that", "[guard]") {
+  const TemporaryDirectory directory;
+  const std::string told = directory.path() + "/told";
+  auto guard =
+      launcher::Guard::start({{"XDG_RUNTIME_DIR", directory.path()}}, [&](ByteSpan notice) { std::ofstream{told} << as_text(notice); });
+  REQUIRE(guard.ok());
+  ::kill(guard->pid(), SIGSTOP);
+  REQUIRE(::waitpid(guard->pid(), nullptr, WUNTRACED) == guard->pid());  // it has stopped
+  for (int i = 0; i < 20; ++i) guard->set_death_notice(as_bytes(std::string(launcher::death_notice_max, 'o')));
+  CHECK_FALSE(guard->has_room());
+  guard->set_death_notice(as_bytes("the newest"));
+  ::kill(guard->pid(), SIGCONT);
+  const auto has_room = [&] {
+    for (int i = 0; i < 600; ++i)
+      if (guard->has_room()) return true;
+      else std::this_thread::sleep_for(100ms);
+    return false;
+  };
+  CHECK(has_room());
+  const Watch watch{guard->pid()};
+  { const launcher::Guard ends = *std::move(guard); }
+  CHECK(watch.ended(60s));
+  std::string line;
+  CHECK(std::getline(std::ifstream{told}, line));
+  CHECK(line == "the newest");
+}
+
 TEST_CASE("the guard of an agent that is killed tells the coordinator, which waits for no grace", "[guard][process][grpc]") {
   const bool has_token = GENERATE(false, true);
   CAPTURE(has_token);
@@ -129,6 +161,24 @@ TEST_CASE(
   CHECK(agent.children_named("sleep").empty());
   ::kill(guards.front(), SIGCONT);
   CHECK(guard.ended(10s));
+}
+
+TEST_CASE("an agent whose guard is stopped ends all of its workers, more than the guard's line has room for", "[guard][process]") {
+  const TemporaryDirectory directory;
+  constexpr std::size_t workers = 320;  // some 280 numbers fit
+  Job agent{{.arguments = {"--nproc_per_node", std::to_string(workers), "--max_restarts", "0", "--no_python", "/bin/sleep", "1000"},
+             .environment = {{"XDG_RUNTIME_DIR", directory.path()}}}};
+  REQUIRE(agent.line("generation 1: "));
+  while (agent.children_named("sleep").size() < workers) std::this_thread::sleep_for(20ms);
+  const std::vector<pid_t> guards = agent.children_named("elrun-guard");
+  REQUIRE(guards.size() == 1);
+  const Watch guard{guards.front()};
+  ::kill(guards.front(), SIGSTOP);
+  ::kill(agent.children_named("sleep").front(), SIGKILL);
+  CHECK(agent.wait(60s) == 128 + SIGKILL);
+  INFO(agent.output());
+  CHECK(guard.ended(10s));  // else, once it goes on, it would kill what has the workers' numbers by then
+  CHECK(std::filesystem::is_empty(directory.path()));
 }
 
 TEST_CASE("what a guard says is read on a stream of its own, with the access of a node", "[guard][grpc]") {

@@ -123,6 +123,42 @@ TEST_CASE("a store that is away while a group is made costs that generation, and
   CHECK(fakegpu::take_reports().empty());
 }
 
+TEST_CASE("a group that was not made in time is tried again with other members, once", "[nccl]") {
+  const int late = GENERATE(1, 2);
+  CAPTURE(late);
+  const auto tries = std::make_shared<std::atomic<int>>(0);
+  DeviceGroups groups = by_nccl;
+  groups.join = [=](Session& session, const DeviceGroupToJoin& group) -> Result<std::unique_ptr<DeviceCollectives>> {
+    if (session.place().membership.rank == Rank{0} && tries->fetch_add(1) < late)
+      return Failure{Code::deadline_passed, Remedy::abort_group, "NCCL did not make it in time"};
+    return join_device_collectives(session, group);
+  };
+  const auto born = std::make_shared<std::atomic<int>>(0);
+  const auto memory = [born] {
+    return make_device_memory({DeviceKind::cuda, (*born)++ % devices}, test_clock, {.staging = Bytes{64 << 10}});
+  };
+  constexpr std::uint64_t never = 1'000'000, in_first_step = 8;
+  const auto dies = [](std::uint64_t at) { return Fate{Fate::Kind::dies, 1, at}; };
+  const ToyOptions options{.plan = short_plan(0)};  // who stays has all of the state, and goes on
+  // Rank 0 is late in generation 1. Generation 2 has the same members, and 3 a new one; 5 has another new one.
+  ElasticWorld world{2, {dies(never), dies(in_first_step), dies(never), dies(in_first_step)}, toy(options), {}, memory, groups};
+  const auto& members = world.wait();
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    INFO("member " << i << (members[i].failure ? ": " + message(*members[i].failure) : ""));
+    if (world.was_killed(i)) continue;
+    REQUIRE(members[i].outcome);
+    CHECK(members[i].outcome->state_hash == undisturbed(options));
+  }
+  const auto says = [&](std::string_view part) {
+    return std::ranges::any_of(world.lines(), [&](const std::string& line) { return line.find(part) != std::string::npos; });
+  };
+  CHECK(world.generations() == (late == 1 ? 3 : 5));
+  CHECK(says("rank 0 cannot use NCCL: NCCL did not make it in time; another rank may have stalled"));
+  CHECK(says("exchanged by NCCL") == (late == 1));
+  CHECK(tries->load() == 2);
+  CHECK(fakegpu::take_reports().empty());
+}
+
 TEST_CASE("ranks that make different calls are told where NCCL would hang", "[nccl]") {
   const auto on = memories(2);
   const auto members =

@@ -68,7 +68,9 @@ TEST_CASE("NCCL 2.26 and newer can be used, and every other case says what to do
 }
 
 TEST_CASE("what a rank says of itself comes back as it was, and nothing else is taken", "[nccl]") {
-  const NcclFacts root = facts(0), other = facts(1);
+  NcclFacts root = facts(0);
+  const NcclFacts other = facts(1);
+  root.problem = "late", root.here_since = 3, root.late_in = 7, root.late_of = 2;
   CHECK(decode_nccl_facts(encode(root)).value() == root);
   CHECK(decode_nccl_facts(encode(other)).value() == other);
   auto bytes = encode(root);
@@ -79,7 +81,7 @@ TEST_CASE("what a rank says of itself comes back as it was, and nothing else is 
   bytes.push_back({});
   CHECK(!decode_nccl_facts(bytes).ok());
   auto wrong = encode(root);
-  wrong[0] = std::byte{2};
+  wrong[0] = std::byte{1};
   CHECK(!decode_nccl_facts(wrong).ok());
 }
 
@@ -99,6 +101,23 @@ TEST_CASE("a world that cannot make a communicator is told which rank is the rea
     all[1].problem = "libnccl.so.2 was not found";
     CHECK((why().peer == Rank{1} && why().remedy == Remedy::fix_config));
     CHECK_THAT(why().what, Catch::Contains("rank 1 cannot use NCCL: libnccl.so.2 was not found"));
+  }
+  SECTION("one was late in a generation, as long as the ranks are those of that one") {
+    all[1].problem = "not made in time", all[1].late_in = 7, all[1].late_of = 3;
+    for (NcclFacts& each : all) each.here_since = 7;
+    CHECK_THAT(why().what, Catch::Contains("rank 1 cannot use NCCL: not made in time; another rank may have stalled"));
+    SECTION("not beside one that came later") {
+      all[2].here_since = 8;
+      CHECK(agree_on_nccl(all).ok());
+    }
+    SECTION("not without one of them") {
+      all.pop_back();
+      CHECK(agree_on_nccl(all).ok());
+    }
+    SECTION("but for good the second time") {
+      all[1].late_in = 0, all[2].here_since = 8;
+      CHECK_THAT(why().what, !Catch::Contains("stalled"));
+    }
   }
   SECTION("one has another version") {
     all[2].version = {22707};

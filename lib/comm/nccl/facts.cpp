@@ -11,7 +11,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint8_t format = 1;
+constexpr std::uint8_t format = 2;
 constexpr std::size_t problem_max = 4096, name_max = 256;
 constexpr std::uint32_t ranks_per_root = 128;
 
@@ -30,6 +30,9 @@ std::vector<std::byte> encode(const NcclFacts& facts) {
   out.put_text(std::string_view{facts.device}.substr(0, name_max));
   out.put(static_cast<std::uint8_t>(facts.has_id));
   if (facts.has_id) out.put_raw(facts.id);
+  out.put(facts.here_since);
+  out.put(facts.late_in);
+  out.put(facts.late_of);
   return out.take();
 }
 
@@ -48,6 +51,9 @@ Result<NcclFacts> decode_nccl_facts(std::span<const std::byte> bytes) {
     const ByteSpan id = in.get_raw(facts.id.size());
     std::ranges::copy(id, facts.id.begin());
   }
+  facts.here_since = in.get<std::uint64_t>();
+  facts.late_in = in.get<std::uint64_t>();
+  facts.late_of = in.get<std::uint32_t>();
   ELRUN_TRY(in.finish("what a rank says of its NCCL"));
   return facts;
 }
@@ -58,12 +64,20 @@ std::vector<Rank> nccl_roots(WorldSize world) {
   return roots;
 }
 
+bool is_past(const NcclFacts& one, std::span<const NcclFacts> all) {
+  if (one.late_in == 0) return false;
+  return all.size() != one.late_of || std::ranges::any_of(all, [&](const NcclFacts& each) { return each.here_since > one.late_in; });
+}
+
 std::optional<Failure> keeps_from_nccl(std::span<const NcclFacts> facts) {
   std::map<std::pair<std::string, std::string>, std::size_t> devices;
   for (std::size_t rank = 0; rank < facts.size(); ++rank) {
     const NcclFacts& each = facts[rank];
-    if (!each.problem.empty())
-      return failed(Code::refused, Remedy::fix_config, rank, fmt::format("rank {} cannot use NCCL: {}", rank, each.problem));
+    if (!each.problem.empty() && !is_past(each, facts))
+      return failed(
+          Code::refused, Remedy::fix_config, rank,
+          fmt::format("rank {} cannot use NCCL: {}{}", rank, each.problem,
+                      each.late_in == 0 ? "" : "; another rank may have stalled, so it is tried again, once, when the members change"));
     if (each.version != facts[0].version)
       return failed(Code::mismatch, Remedy::fix_config, rank,
                     fmt::format("rank 0 has NCCL {}, and rank {} has {}: all ranks need the same version", to_string(facts[0].version),

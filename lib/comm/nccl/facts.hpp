@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,7 +27,11 @@ struct NcclFacts {
   std::string host{};    ///< The same for all processes of one kernel, and for no others, unless the user's NCCL_HOSTID says otherwise.
   std::string device{};  ///< The device's PCI address there.
   bool has_id = false;
-  NcclId id{};  ///< Of a rank where others are to find each other (`nccl_roots`).
+  NcclId id{};                   ///< Of a rank where others are to find each other (`nccl_roots`).
+  std::uint64_t here_since = 0;  ///< The number of the generation in which this process first met the others of its job; 0: not said.
+  /// `problem` is that a group was not made in time, in the generation of this number, of so many ranks. It may be the fault of one that stalled. 0: it is for good.
+  std::uint64_t late_in = 0;
+  std::uint32_t late_of = 0;
   friend bool operator==(const NcclFacts&, const NcclFacts&) = default;
 };
 
@@ -36,6 +41,9 @@ struct NcclFacts {
 
 /// The ranks that give an id: one per 128, for a single one becomes the bottleneck of large worlds.
 [[nodiscard]] std::vector<Rank> nccl_roots(WorldSize world);
+
+/// Whether `one` of `all` was late with others than these: its problem is none any more.
+[[nodiscard]] bool is_past(const NcclFacts& one, std::span<const NcclFacts> all);
 
 /// Why these ranks cannot make a communicator together; nothing: they can. The same on all ranks, for it follows from what all said.
 [[nodiscard]] std::optional<Failure> keeps_from_nccl(std::span<const NcclFacts> facts);

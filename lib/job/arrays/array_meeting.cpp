@@ -12,7 +12,10 @@ namespace {
 
 constexpr unsigned late_in_a_row_most = 2;  // a store that is away, or a peer that hangs before it comes, is no fault of this rank's NCCL
 
-// Where all have come and NCCL is not done in time, each further try would cost a generation. There is a group then, which its remedy aborts.
+// Where all have come and NCCL is not done in time, each further try would cost a generation. There is a group then, which its remedy aborts. But one that stalls makes all others late: with
+// others than those it is tried once more.
+constexpr unsigned makings_late_most = 2;
+
 bool is_of_making(const Failure& why) { return why.code == Code::deadline_passed && why.remedy == Remedy::abort_group; }
 
 }  // namespace
@@ -22,25 +25,39 @@ void ArrayMeeting::tell(const JobWorld& world, std::string what) {
   logged_ = std::move(what);
 }
 
-void ArrayMeeting::note(const Failure& why) {
+void ArrayMeeting::note(const JobWorld& world, const Failure& why) {
   if (why.code == Code::generation_over || why.code == Code::peer_lost) return;
-  const bool late = (why.code == Code::unreachable || why.code == Code::deadline_passed) && !is_of_making(why);
+  if (is_of_making(why)) {
+    problem_ = why.what;
+    if (++makings_late_ < makings_late_most) late_in_ = world.membership().generation.number, late_of_ = world.size();
+    return;
+  }
+  const bool late = why.code == Code::unreachable || why.code == Code::deadline_passed;
   if (!late || ++late_in_a_row_ >= late_in_a_row_most) problem_ = why.what;
+}
+
+NcclFacts ArrayMeeting::facts(const JobWorld& world) {
+  NcclFacts mine = groups_.facts(memory_.device());
+  if (here_since_ == 0) here_since_ = world.membership().generation.number;
+  mine.here_since = here_since_;
+  if (!mine.problem.empty() || problem_.empty()) return mine;
+  mine.problem = problem_;
+  mine.late_in = late_in_, mine.late_of = late_of_;
+  return mine;
 }
 
 Result<void> ArrayMeeting::meet(JobWorld& world) {
   if (memory_.device().kind == DeviceKind::host || world.size() == 1 || !groups_.facts) return {};
-  NcclFacts mine = groups_.facts(memory_.device());
-  if (mine.problem.empty()) mine.problem = problem_;
-  ELRUN_TRY_ASSIGN(const auto parts, world.all_gather(encode(mine)));
-  std::vector<NcclFacts> facts;
+  ELRUN_TRY_ASSIGN(const auto parts, world.all_gather(encode(facts(world))));
+  std::vector<NcclFacts> all;
   for (const ByteVector& part : parts) {
     auto said = decode_nccl_facts(part);
     if (!said.ok()) world.end(said.failure());
     if (!said.ok()) return std::move(said).failure();
-    facts.push_back(std::move(said).value());
+    all.push_back(std::move(said).value());
   }
-  if (const auto why = keeps_from_nccl(facts)) {
+  if (is_past(all[world.rank()], all)) problem_.clear(), late_in_ = 0;
+  if (const auto why = keeps_from_nccl(all)) {
     tell(world, fmt::format("what lies on devices is exchanged through the host's memory: {}", why->what));
     return {};
   }
@@ -49,14 +66,14 @@ Result<void> ArrayMeeting::meet(JobWorld& world) {
       groups_.join(session_, {.device = memory_.device(), .name = "job", .connect = defaults.connect, .lost_peer = world.lost_peer()});
   if (!joined.ok()) {
     const Failure& why = joined.failure();
-    if (!world.over()) note(why);
+    if (!world.over()) note(world, why);
     world.end(why);
     if (why.remedy == Remedy::exit_process) throw Error{why};
     return why;
   }
   late_in_a_row_ = 0;
   world.use(std::make_unique<CollectiveExchange>(std::move(joined).value(), clock_));
-  tell(world, fmt::format("what lies on devices is exchanged by NCCL {}", to_string(facts.front().version)));
+  tell(world, fmt::format("what lies on devices is exchanged by NCCL {}", to_string(all.front().version)));
   return {};
 }
 

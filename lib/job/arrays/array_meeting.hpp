@@ -30,8 +30,10 @@ class ArrayMeeting {
 
  private:
   void tell(const JobWorld& world, std::string what);
+  /// What this rank says of itself in `world`.
+  [[nodiscard]] NcclFacts facts(const JobWorld& world);
   /// Whether it stays a reason not to try again.
-  void note(const Failure& why);
+  void note(const JobWorld& world, const Failure& why);
   const DeviceGroups& groups_;
   Session& session_;
   Memory& memory_;
@@ -39,6 +41,10 @@ class ArrayMeeting {
   const Log& log_;
   std::string problem_;  // of this rank: a group that it could not make, by what NCCL or the device said, stays a reason not to try again
   unsigned late_in_a_row_ = 0;
+  unsigned makings_late_ = 0;  // of all generations: groups for which all had come, and which NCCL did not make in time
+  std::uint64_t late_in_ = 0;  // of `problem_`, as NcclFacts has it
+  std::uint32_t late_of_ = 0;
+  std::uint64_t here_since_ = 0;
   std::string logged_;
 };
 

@@ -39,15 +39,15 @@ struct SavesHold {
     begun_ = std::max(begun_, began.generation.number);
     saved_before_[{began.generation.lineage, began.generation.number}] = saved_;
   }
-  /// A world of members that were spares meanwhile has an older state, and may not go on from it.
-  void on(const StepWasDecided& one, Report& report) {
+  /// A world of members that were spares meanwhile has an older state, and may not go on from it. (A step that a member voted for, and others decided while it was away, it applies here: that is none that is done again.)
+  void on(const StepHandedOut& one, Report& report) {
     const auto saved = saved_before_.find({one.generation.lineage, one.generation.number});
-    if (saved != saved_before_.end() && saved->second.generation > loaded_in_ && one.step <= saved->second.step)
+    if (saved != saved_before_.end() && saved->second.generation > loaded_in_ && one.step < saved->second.step)
       report.violate(
           name,
-          fmt::format(
-              "worker#{} decides step {} in generation {}, although a checkpoint of step {} was acknowledged before that began, under fence {}",
-              one.worker.value(), one.step, one.generation.number, saved->second.step, saved->second.fence));
+          fmt::format("worker#{} gets step {} in generation {}, although a checkpoint of {} decided steps was acknowledged before that "
+                      "began, under fence {}",
+                      one.worker.value(), one.step, one.generation.number, saved->second.step, saved->second.fence));
   }
   void on(const WorkerStarted& one, Report&) {
     generations_[one.worker] = one.generation.number;

@@ -23,12 +23,6 @@ namespace {
 
 constexpr std::uint64_t read_blocks = 4;  // in one call: the checksum finds them in the cache
 
-/// Some blocks of one shard.
-struct Portion {
-  const FileRecord* file = nullptr;
-  std::uint64_t first = 0, end = 0;  // blocks
-};
-
 /// Until the first failure that is no damage: all behind it fails alike.
 class Stop {
  public:
@@ -56,13 +50,8 @@ class Tally {
   Tally(Verified& verified, const VerifyOptions& options, std::uint64_t all) : verified_{verified}, options_{options}, all_{all} {}
   void damaged(std::string file, std::optional<std::uint64_t> block, std::string what) {
     const std::lock_guard lock{mutex_};
-    add({std::move(file), block, std::move(what)});
-  }
-  /// Of a whole file: whichever of its readers finds it.
-  void damaged_once(const std::string& file, std::string what) {
-    const std::lock_guard lock{mutex_};
-    Damage one{file, {}, std::move(what)};
-    if (std::ranges::find(verified_.damage, one) == verified_.damage.end()) add(std::move(one));
+    if (verified_.damage.size() < options_.damage_max) verified_.damage.push_back({std::move(file), block, std::move(what)});
+    else ++verified_.unlisted;
   }
   void read(std::uint64_t bytes, std::uint64_t blocks) {
     const std::lock_guard lock{mutex_};
@@ -72,71 +61,104 @@ class Tally {
   Stop stop;
 
  private:
-  void add(Damage one) {
-    if (verified_.damage.size() < options_.damage_max) verified_.damage.push_back(std::move(one));
-    else ++verified_.unlisted;
-  }
   std::mutex mutex_;
   Verified& verified_;
   const VerifyOptions& options_;
   const std::uint64_t all_;
 };
 
-class ShardCheck {
+/// One shard, for all who read its blocks.
+class ShardFile {
  public:
-  ShardCheck(Tier& tier, const Portion& portion, Tally& tally) : tier_{tier}, record_{*portion.file}, portion_{portion}, tally_{tally} {}
+  ShardFile(Tier& tier, const FileRecord& record, Tally& tally) : tier_{tier}, record_{record}, tally_{tally} {}
+  ShardFile(const ShardFile&) = delete;
+  ShardFile& operator=(const ShardFile&) = delete;
 
-  void run() {
-    auto opened = tier_.open(record_.name);
-    if (!opened.ok()) return fail_once(opened.failure(), opened.failure().code == Code::not_found ? "is not there" : opened.failure().what);
-    file_ = std::move(opened).value();
-    const auto size = file_->size();
-    if (!size.ok()) return fail_once(size.failure(), size.failure().what);
-    if (*size != record_.bytes) say_once(fmt::format("has {} bytes, the manifest says {}", *size, record_.bytes));
-    if (is_first() && *size >= record_.header_bytes) check_header();
-    if (tally_.stop.is_set()) return;
-    if (*size < record_.bytes) return say_once("its end with the block table is missing, so its blocks cannot be checked");
-    if (!read_table()) return;
-    for (std::uint64_t block = portion_.first; block < portion_.end && !tally_.stop.is_set(); block += read_blocks)
-      check_blocks(block, std::min(portion_.end, block + read_blocks));
+  /// False: its blocks cannot be checked, and it is told why. The first reader looks at length, header and block table, which has 4 bytes for each block; the others wait for that. What is thrown
+  /// there, the first one tells.
+  [[nodiscard]] bool is_open() {
+    const std::lock_guard lock{mutex_};
+    if (!std::exchange(is_looked_at_, true)) is_open_ = open();
+    return is_open_;
   }
+  /// Once it is open, also beside other readers.
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) { return file_->read_at(offset, out); }
+  [[nodiscard]] std::uint32_t crc_of(std::uint64_t block) const {
+    std::uint32_t crc = 0;
+    std::memcpy(&crc, table_.data() + block * sizeof crc, sizeof crc);
+    return crc;
+  }
+  [[nodiscard]] const FileRecord& record() const { return record_; }
 
  private:
-  [[nodiscard]] bool is_first() const { return portion_.first == 0; }
-  void say(std::optional<std::uint64_t> block, std::string what) { tally_.damaged(record_.name, block, std::move(what)); }
-  /// Of the file: another portion may find the same, or not.
-  void say_once(std::string what) { tally_.damaged_once(record_.name, std::move(what)); }
+  bool open() {
+    auto opened = tier_.open(record_.name);
+    if (!opened.ok()) return fail(opened.failure(), opened.failure().code == Code::not_found ? "is not there" : opened.failure().what);
+    file_ = std::move(opened).value();
+    const auto size = file_->size();
+    if (!size.ok()) return fail(size.failure(), size.failure().what);
+    if (*size != record_.bytes) say(fmt::format("has {} bytes, the manifest says {}", *size, record_.bytes));
+    if (*size >= record_.header_bytes) check_header();
+    if (tally_.stop.is_set()) return false;
+    if (*size < record_.bytes) return say("its end with the block table is missing, so its blocks cannot be checked"), false;
+    return read_table();
+  }
 
-  void fail_once(const Failure& failure, std::string what) {
-    if (tally_.stop.is_damage(failure)) say_once(std::move(what));
+  void say(std::string what) { tally_.damaged(record_.name, {}, std::move(what)); }
+  bool fail(const Failure& failure, std::string what) {
+    if (tally_.stop.is_damage(failure)) say(std::move(what));
+    return false;
   }
 
   void check_header() {
     ByteVector header(record_.header_bytes);
     if (const auto read = file_->read_at(0, header); !read.ok()) return (void)tally_.stop.is_damage(read.failure());  // its blocks say so
     if (const std::uint32_t crc = crc32c(header); crc != record_.header_crc)
-      say(std::nullopt, fmt::format("the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", record_.header_bytes, crc,
-                                    record_.header_crc));
-    else if (const auto parsed = decode_shard_header(header, record_.bytes, record_.name); !parsed.ok())
-      say(std::nullopt, parsed.failure().what);
+      say(fmt::format("the header (bytes 0 to {}) has CRC-32C {:08x}, the manifest says {:08x}", record_.header_bytes, crc,
+                      record_.header_crc));
+    else if (const auto parsed = decode_shard_header(header, record_.bytes, record_.name); !parsed.ok()) say(parsed.failure().what);
   }
 
   bool read_table() {
-    ByteVector bytes(record_.bytes - record_.table_offset);
-    if (const auto read = file_->read_at(record_.table_offset, bytes); !read.ok())
-      return fail_once(read.failure(),
-                       fmt::format("the block table cannot be read, so its blocks cannot be checked: {}", read.failure().what)),
-             false;
-    if (const std::uint32_t crc = crc32c(bytes); crc != record_.table_crc)
-      return say_once(
-                 fmt::format("the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}; its blocks cannot be checked",
+    table_.resize(record_.bytes - record_.table_offset);
+    if (const auto read = file_->read_at(record_.table_offset, table_); !read.ok())
+      return fail(read.failure(), fmt::format("the block table cannot be read, so its blocks cannot be checked: {}", read.failure().what));
+    if (const std::uint32_t crc = crc32c(table_); crc != record_.table_crc)
+      return say(fmt::format("the block table (bytes {} to {}) has CRC-32C {:08x}, the manifest says {:08x}; its blocks cannot be checked",
                              record_.table_offset, record_.bytes, crc, record_.table_crc)),
              false;
-    table_.resize(bytes.size() / 4);
-    std::memcpy(table_.data(), bytes.data(), table_.size() * 4);
-    if (is_first()) tally_.read(bytes.size(), 0);
-    return table_.size() >= block_count(record_);
+    tally_.read(table_.size(), 0);
+    return table_.size() / sizeof(std::uint32_t) >= block_count(record_);
   }
+
+  Tier& tier_;
+  const FileRecord& record_;
+  Tally& tally_;
+  std::mutex mutex_;
+  bool is_looked_at_ = false, is_open_ = false;
+  std::unique_ptr<ReadableFile> file_;
+  ByteVector table_;
+};
+
+/// Some blocks of one shard. The last portion that is gone closes the file.
+struct Portion {
+  std::shared_ptr<ShardFile> shard;
+  std::uint64_t first = 0, end = 0;  // blocks
+};
+
+class ShardCheck {
+ public:
+  ShardCheck(const Portion& portion, Tally& tally)
+      : shard_{*portion.shard}, record_{shard_.record()}, first_{portion.first}, end_{portion.end}, tally_{tally} {}
+
+  void run() {
+    if (!shard_.is_open()) return;
+    for (std::uint64_t block = first_; block < end_ && !tally_.stop.is_set(); block += read_blocks)
+      check_blocks(block, std::min(end_, block + read_blocks));
+  }
+
+ private:
+  void say(std::uint64_t block, std::string what) { tally_.damaged(record_.name, block, std::move(what)); }
 
   [[nodiscard]] std::uint64_t end_of(std::uint64_t block) const {
     return std::min(record_.table_offset, (block + 1) * record_.block_bytes);
@@ -144,7 +166,7 @@ class ShardCheck {
 
   void check_blocks(std::uint64_t first, std::uint64_t end) {
     window_.resize(end_of(end - 1) - first * record_.block_bytes);
-    const auto read = file_->read_at(first * record_.block_bytes, window_);
+    const auto read = shard_.read_at(first * record_.block_bytes, window_);
     if (!read.ok() && !tally_.stop.is_damage(read.failure())) return;
     if (!read.ok() && end - first > 1) {  // which of them?
       for (std::uint64_t block = first; block < end; ++block) check_blocks(block, block + 1);
@@ -157,18 +179,16 @@ class ShardCheck {
         continue;
       }
       const std::uint32_t crc = crc32c(ByteSpan{window_}.subspan(from - first * record_.block_bytes, until - from));
-      if (crc != table_[block])
-        say(block, fmt::format("block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", block, from, until, crc, table_[block]));
+      if (const std::uint32_t expected = shard_.crc_of(block); crc != expected)
+        say(block, fmt::format("block {} (bytes {} to {}) has CRC-32C {:08x}, expected {:08x}", block, from, until, crc, expected));
     }
     tally_.read(window_.size(), end - first);
   }
 
-  Tier& tier_;
+  ShardFile& shard_;
   const FileRecord& record_;
-  const Portion portion_;
+  const std::uint64_t first_, end_;
   Tally& tally_;
-  std::unique_ptr<ReadableFile> file_;
-  std::vector<std::uint32_t> table_;
   ByteVector window_;
 };
 
@@ -217,15 +237,16 @@ Result<std::vector<FileRecord>> check_records(Tier& tier, const CheckpointId& id
 }
 
 /// A file that is shorter than its record says gets one portion, which finds that out: no record makes the list longer than the files are.
-Result<std::vector<Portion>> portions_of(Tier& tier, const std::vector<FileRecord>& records, std::uint64_t portion_blocks) {
+Result<std::vector<Portion>> portions_of(Tier& tier, const std::vector<FileRecord>& records, std::uint64_t portion_blocks, Tally& tally) {
   std::vector<Portion> all;
   for (const FileRecord& file : records) {
     const auto opened = tier.open(file.name);
     const auto size = opened.ok() ? (*opened)->size() : opened.failure();
     if (!size.ok() && !is_damage(size.failure().code)) return size.failure();
     const std::uint64_t blocks = size.ok() && *size >= file.bytes ? block_count(file) : 0;
+    const auto shard = std::make_shared<ShardFile>(tier, file, tally);
     for (std::uint64_t first = 0; first == 0 || first < blocks; first += portion_blocks)
-      all.push_back({&file, first, std::min(blocks, first + portion_blocks)});
+      all.push_back({shard, first, std::min(blocks, first + portion_blocks)});
   }
   return all;
 }
@@ -246,15 +267,16 @@ Result<void> read_all(Tier& tier, const CheckpointId& id, const std::string& roo
   for (const FileRecord& file : records) all += file.bytes;
   verified.files = records.size();
   Tally tally{verified, options, all};
-  ELRUN_TRY_ASSIGN(const std::vector<Portion> portions, portions_of(tier, records, std::max<std::uint64_t>(1, options.portion_blocks)));
+  ELRUN_TRY_ASSIGN(std::vector<Portion> portions, portions_of(tier, records, std::max<std::uint64_t>(1, options.portion_blocks), tally));
   in_parallel(portions.size(), std::max(1u, options.readers), [&](std::size_t i) {
     if (tally.stop.is_set()) return;
+    const Portion portion = std::move(portions[i]);
     try {
-      ShardCheck{tier, portions[i], tally}.run();
+      ShardCheck{portion, tally}.run();
     } catch (const std::exception& error) {  // std::bad_alloc, as a rule: what was found before is still told
       (void)tally.stop.is_damage({.code = Code::exhausted,
                                   .remedy = Remedy::retry,
-                                  .what = fmt::format("{} cannot be read: {}", portions[i].file->name, error.what())});
+                                  .what = fmt::format("{} cannot be read: {}", portion.shard->record().name, error.what())});
     }
   });
   std::stable_sort(verified.damage.begin(), verified.damage.end(), [](const Damage& a, const Damage& b) {

@@ -281,7 +281,7 @@ TEST_CASE("every damaged byte of a checkpoint is found, named by file and block,
     files.broken = [&](const Path& path) { return path == of(id, shard.name) && ++operations >= fails_from ? EIO : 0; };
     CHECK(damage_of(files, id, 1).empty());
     const unsigned all = operations;
-    REQUIRE(all > 3 * block_count(shard));
+    REQUIRE(all > block_count(shard) + 4);  // its length, again with its header and table, and each block
     for (fails_from = 1; fails_from <= all; fails_from += step) {
       INFO("fails from operation " << fails_from << " of " << all);
       operations = 0;
@@ -401,6 +401,37 @@ TEST_CASE("several readers find the damage that one finds, in the same order", "
     REQUIRE(said(verified) == "");
     CHECK(verified->damage == found);
   }
+}
+
+TEST_CASE("a verification opens each shard once for its length and once for its blocks, and reads no byte twice", "[ckpt]") {
+  FaultyFiles behind;
+  ModelTable model = small_model();
+  model.units[0].elements = 700'000, model.units[0].tensors = {};
+  TestJob job{behind, 2, 1, model};
+  start_and_save(job, {10});
+  const CheckpointId id{10, 1, 1};
+  unsigned opened = 0;
+  ForwardingFiles files{behind, [&](const char* verb, const Path& path) -> Result<void> {
+                          opened += std::string_view{verb} == "open" && path.extension() == ".safetensors" ? 1 : 0;
+                          return {};
+                        }};
+  FilesTier tier{behind, the_root};
+  std::uint64_t bytes = 0, blocks = 0, headers = 0;
+  for (const FileRecord& file : read_manifest(tier, checkpoint_directory(id))->manifest.files)
+    bytes += file.bytes, blocks += block_count(file), headers += file.header_bytes;
+  REQUIRE(blocks > 40);
+  const auto verified = [&](std::uint64_t portion_blocks) {
+    opened = 0, files.bytes_read = 0;
+    const auto all = verify_all(files, the_root / "ckpt" / to_string(id), id, {}, {.readers = 1, .portion_blocks = portion_blocks});
+    REQUIRE(said(all) == "");
+    CHECK(all->is_whole());
+    CHECK(all->bytes == bytes);
+    CHECK(opened == 2 * 2);
+    return files.bytes_read - bytes;  // records, and headers, which are in their blocks as well
+  };
+  const std::uint64_t records = verified(blocks);
+  CHECK(records > headers);
+  CHECK(verified(1) == records);
 }
 
 TEST_CASE("the shares of a reading world add up to what its ranks read", "[ckpt]") {

@@ -1,5 +1,8 @@
 #include "lib/base/timed_files.hpp"
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -101,7 +104,9 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
     return now;
   }
 
+  /// In a forked child there are no threads, and what they waited in or held is not to be touched: it would wait for them. They hold this object there for good.
   void end() {
+    if (::getpid() != owner_) return;
     const std::lock_guard lock{mutex_};
     is_over_ = true;
     changed_.notify_all();
@@ -168,6 +173,7 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
   static constexpr std::size_t closes_max = 16;
 
   const StorageLimits limits_;
+  const pid_t owner_ = ::getpid();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Task>> tasks_;       // not begun

@@ -40,7 +40,7 @@ struct StorageLimits {
 /// itself. **As long as one such is stuck, the storage hangs**: all others fail at once, so no more than a few threads are ever stuck. When it has
 /// returned, the storage works again; a file with an operation that was given up is dead. Thread-safe.
 ///
-/// Nothing waits for what is stuck: neither a destructor, of this or of a file, nor the end of the process. Memory that a read goes to is copied at its end, so a
+/// Nothing waits for what is stuck: neither a destructor, of this or of a file, nor the end of the process. A forked child may only destroy it. Memory that a read goes to is copied at its end, so a
 /// late one writes to no memory of the caller. Memory that a stuck write comes from may be changed or freed: what it still writes is garbage, in a file that
 /// was given up.
 class TimedFiles final : public Files {

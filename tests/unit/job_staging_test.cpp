@@ -2,8 +2,14 @@
 
 #include "lib/job/save/staging.hpp"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
 #include <thread>
 
 #include "checkpoint/staging/save_keys.hpp"
@@ -309,6 +315,46 @@ TEST_CASE("a writer that says nothing for longer than a save may take has failed
   REQUIRE(late.has_value());
   CHECK(late->acknowledgement == "late");
   CHECK_FALSE(staging.is_busy());
+}
+
+TEST_CASE("a forked child lets go of a copy that its parent makes", "[job_saves]") {
+  struct HeldDevice : ForwardingMemory {
+    void read_beside(std::span<const std::byte> run, std::span<std::byte> to) override {
+      std::unique_lock lock{mutex};
+      changed.wait_for(lock, 60s, [this] { return is_free; });
+      ForwardingMemory::read_beside(run, to);
+    }
+    void let_go() {
+      const std::lock_guard lock{mutex};
+      is_free = true;
+      changed.notify_all();
+    }
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_free = false;
+  } device;
+  Writer writer;
+  auto worker = std::make_unique<Worker>(writer.path);
+  worker->state = HostFragments{worker->fragments, device};
+  writer.accept();
+  CHECK(writer.hear() == SlotWord::slot);
+  worker->begin(10);
+  CHECK(writer.hear() == SlotWord::begin);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::alarm(60);  // by default it ends the process
+    worker.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  const bool ended = ::waitpid(child, &status, 0) == child;
+  device.let_go();
+  CHECK(ended);
+  CHECK(status == 0);
+  worker->staging.finish_copy();
+  CHECK(writer.hear() == SlotWord::sealed);  // the child has left the parent's slot and line alone
+  CHECK(writer.slot->record(SlotState::sealed).ok());
 }
 
 }  // namespace elrun::test

@@ -2,10 +2,15 @@
 
 #include "lib/base/timed_files.hpp"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <set>
+#include <thread>
 
 #include "tests/support/checkpoint_job.hpp"
 #include "tests/support/forwarding_files.hpp"
@@ -258,4 +263,29 @@ TEST_CASE("a save or a start on a storage that hangs fails with rank, file and o
     CHECK(start->choice->step >= 10);
     CHECK(said(next.load(*start)) == "");
   }
+}
+
+TEST_CASE("a forked child lets go of a storage whose threads wait for work in its parent", "[timed_files]") {
+  HangingStorage storage;
+  auto files = std::make_unique<TimedFiles>(storage.files);
+  storage.hang("list");
+  std::thread other{[&] { (void)files->list("/"); }};
+  while (storage.begun() == 0) std::this_thread::yield();
+  (void)files->space_left("/");  // so there are two threads
+  storage.release();
+  other.join();
+  for (int i = 0; i < 20; ++i) {
+    for (int operations = 0; operations < 3; ++operations) (void)files->space_left("/");  // each wakes one of them
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      ::alarm(20);  // by default it ends the process
+      files.reset();
+      ::_exit(0);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+  }
+  CHECK(files->list("/").ok());
 }

@@ -2,7 +2,9 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -80,19 +82,19 @@ class CkptdLine final : public SlotWriter {
 
   void copy_beside(std::function<void()> copy) override {
     try {
+      owner_ = ::getpid();
       copy_ = quiet_thread(copy);
     } catch (const std::system_error&) {  // no thread: the copy is made here
       copy();
     }
   }
-  void finish_copy() override {
-    if (copy_.joinable()) copy_.join();
-  }
+  void finish_copy() override { join_or_leak(copy_, owner_); }
 
  private:
   const Path socket_;
   Fd line_;
   std::thread copy_;
+  pid_t owner_ = 0;  // of the thread
 };
 
 }  // namespace

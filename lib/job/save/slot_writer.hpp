@@ -46,7 +46,7 @@ class SlotWriter {
 
   /// Calls `copy` once, beside the job, or at once. `finish_copy` follows before the next one.
   virtual void copy_beside(std::function<void()> copy) = 0;
-  /// Returns when it has returned; at once where there is none.
+  /// Returns when it has returned; at once where there is none, and in a forked child, which lets go of it.
   virtual void finish_copy() = 0;
 };
 

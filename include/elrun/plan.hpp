@@ -110,7 +110,7 @@ struct Plan {
 
 /// What the checkpoints of a job are and where.
 struct CheckpointOptions {
-  /// Empty: no checkpoints; a failure then begins the job again (same bits). A relative one is below the working directory at `configure`; that has to make the same path on all ranks, else
+  /// Empty: no checkpoints; a failure then begins the job again (same bits). A relative one is below the working directory at the process's first `configure`; that has to make the same path on all ranks, else
   /// the job ends with 78.
   std::string directory;
   std::uint64_t every = 0;  ///< Steps between checkpoints; 0: none by the number of the step.

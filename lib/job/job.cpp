@@ -246,6 +246,7 @@ void tell_caught(const Log& log, std::string_view then) {
 void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& program) {
   UpdateMemory updates_done;     // a program that runs again does the same steps again
   bool asked_for_steps = false;  // by a run before this one
+  Path working_directory;        // in which the first run configured its checkpoints
   std::unique_ptr<Job::Impl> before;
   for (bool again = true; std::exchange(again, false);) {
     // Before the program runs again: it may need long until it asks for its place, and nobody else may know that the generation is over.
@@ -254,6 +255,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     if (before != nullptr) job.impl_->go_on_from(std::exchange(before, nullptr));
     else job.impl_->parts.decided.memory() = std::exchange(updates_done, {});
     if (asked_for_steps) job.impl_->parts.step.ask();
+    job.impl_->parts.saves.set_working_directory(working_directory);
     const Job::Impl& impl = *job.impl_;
     keep_current(job_host.device);  // for the program's own kernels
     try {
@@ -274,6 +276,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
             "an exception came out of a slot that the change of the world had revoked ({}): the program runs again in this process, with the state that it has",
             e.what()));
         asked_for_steps = impl.parts.step.was_asked_for();
+        working_directory = impl.parts.saves.working_directory();
         before = std::move(job.impl_);
         again = true;
         continue;
@@ -300,6 +303,7 @@ void JobAccess::drive(const JobHost& job_host, const std::function<void(Job&)>& 
     }
     if (!impl.parts.begins_again) continue;
     asked_for_steps = impl.parts.step.was_asked_for();
+    working_directory = impl.parts.saves.working_directory();
     updates_done = std::move(job.impl_->parts.decided.memory());
     again = true;
   }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <exception>
+#include <filesystem>
 
 #include "tests/unit/elastic_world.hpp"
 
@@ -95,6 +96,41 @@ TEST_CASE("an exception that a run of the program before kept, and that is throw
   for (const std::size_t i : {0u, 1u}) {
     REQUIRE(results[i].failure.has_value());
     CHECK(contains(message(*results[i].failure), "the state was lost with a worker"));
+  }
+}
+
+TEST_CASE("a relative checkpoint directory stays where it was, also where the program runs again in another working directory",
+          "[job][elastic]") {
+  struct InDirectory {  // the process's, while it lives
+    explicit InDirectory(const std::filesystem::path& directory) { std::filesystem::current_path(directory); }
+    ~InDirectory() { std::filesystem::current_path(before); }
+    const std::filesystem::path before = std::filesystem::current_path();
+  };
+  std::ptrdiff_t ran_again = 0;
+  const auto stays = [&](const Fate& fate, int stage, bool throws, std::string_view line) {
+    CAPTURE(stage, fate.at);
+    const TemporaryDirectory home, elsewhere;
+    ToyOptions options{.plan = toy_plan(stage), .checkpoint = {.directory = "checkpoints"}};
+    options.before_slots = [&](Job&) { std::filesystem::current_path(elsewhere.path()); };  // all have configured
+    options.throws = throws;
+    const InDirectory here{home.path()};
+    ElasticWorld world{3, {fate}, toy(options), {}, {}, {}, true};
+    for (std::size_t i = 0; const Member& m : world.wait()) {
+      INFO((m.failure ? message(*m.failure) : ""));
+      CHECK((world.was_killed(i++) || m.outcome.has_value()));
+    }
+    ran_again += std::ranges::count_if(world.lines(), [&](const std::string& l) { return contains(l, line); });
+    CHECK(std::filesystem::exists(Path{home.path()} / "checkpoints" / "ckpt"));
+    CHECK_FALSE(std::filesystem::exists(Path{elsewhere.path()} / "checkpoints"));
+  };
+  SECTION("for the state was lost before the first checkpoint") {
+    stays({Fate::Kind::dies, 2, 18, false}, 1, false, "was lost with");
+    CHECK(ran_again > 0);
+  }
+  SECTION("for an exception came out of a revoked slot") {
+    for (std::uint64_t at = 20; at < 60; at += 4)
+      stays({Fate::Kind::breaks, 1, at, false}, 2, true, "the program runs again in this process");
+    CHECK(ran_again > 0);
   }
 }
 

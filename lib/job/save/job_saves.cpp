@@ -62,9 +62,13 @@ void JobSaves::configure(const CheckpointOptions& options) {
   options_ = options;
   interval_ = SaveInterval{{options.every, options.interval, options.budget}};
   if (!has_directory()) return;
-  std::error_code no_working_directory;
-  Path whole = std::filesystem::absolute(options.directory, no_working_directory);
-  if (no_working_directory) return;
+  Path whole = options.directory;
+  if (whole.is_relative()) {
+    std::error_code no_working_directory;
+    if (working_directory_.empty()) working_directory_ = std::filesystem::current_path(no_working_directory);
+    if (no_working_directory) return;
+    whole = working_directory_ / whole;
+  }
   if (!whole.has_filename() && whole.has_relative_path()) whole = whole.parent_path();  // a slash at the end
   options_.directory =
       whole.string();  // acknowledgements have this text, and are compared by it: the same on all ranks (directory_agreement)

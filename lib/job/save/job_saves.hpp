@@ -12,6 +12,7 @@
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <elrun/failure.hpp>
@@ -44,8 +45,11 @@ class JobSaves {
         retry_{host, world, departure},
         record_{host.clock, host.session, world} {}
 
-  /// A directory is one of this moment's working directory, whatever the program does later: `elrun ckptd` has another one.
+  /// A relative directory is one of this moment's working directory, whatever the program does later: `elrun ckptd` has another one. Where the program runs again in its process, it is
+  /// one of `working_directory` of the run before, for the others' have not moved, and neither has a replacement's; empty: there was none.
   void configure(const CheckpointOptions& options);
+  [[nodiscard]] const Path& working_directory() const { return working_directory_; }
+  void set_working_directory(Path directory) { working_directory_ = std::move(directory); }
   [[nodiscard]] bool has_directory() const { return !options_.directory.empty(); }
   /// Its absolute path; empty where there is none.
   [[nodiscard]] const std::string& directory() const { return options_.directory; }
@@ -122,6 +126,7 @@ class JobSaves {
   ProgramTimeout& program_timeout_;
   Departure& departure_;
   CheckpointOptions options_;
+  Path working_directory_;  // in which a relative directory was configured first in this process; empty: none was
   std::optional<Saves> saves_;
   AsyncSaves async_;
   SaveInterval interval_;

@@ -36,7 +36,12 @@ class Job;
 /// How a tensor takes part in training.
 struct TensorOptions {
   bool decay = true;  ///< Weight decay applies (usually not to biases and norms).
-  /// No gradient, no optimizer state. May change from one start of a job to the next where it changes for all tensors of the unit alike (a unit of its own, say): moments begin at zero where it
+  /// No gradient, no optimizer state.
+  ///
+  /// After the first step a program may write to it (a running mean, say) once `apply`, and each `evaluate` after it, said `decided`, until the next `next_step()`: the same values on every
+  /// rank, made of what all have alike (of weights see `Unit::use`). A newcomer gets them. What is written at another moment it may lack or have twice, and the job ends with 78.
+  ///
+  /// May change from one start of a job to the next where it changes for all tensors of the unit alike (a unit of its own, say): moments begin at zero where it
   /// trains again. A warning names such tensors, and those whose `decay` changed. Else the unit is laid out otherwise, and the checkpoint is refused.
   bool frozen = false;
   std::uint32_t uses = 1;  ///< `use_grad` scopes per slot that add to the gradient (2: tied); handed off after the last.

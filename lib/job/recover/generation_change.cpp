@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/bytes.hpp"
 #include "lib/base/planted.hpp"
 #include "lib/job/commit/decided_update.hpp"
 #include "lib/job/declare/device_class.hpp"
@@ -194,11 +195,37 @@ void GenerationChange::go_on_together() {
     const bool brings_newcomers = std::ranges::any_of(from.newcomers, std::identity{});
     const ByteVector host_state = brings_newcomers ? host_state_of_giver() : ByteVector{};  // before what every exchange after it waits for
     begin_transfer_beside();
+    renew_frozen();
     if (from.newcomers[job_.world.rank()]) take_host_state(host_state);
   }
   job_.held.complete();
   job_.recovery.finish();
   job_.times.ready(job_.host.clock.now(), job_.world.exchanged());
+}
+
+/// What programs wrote to frozen tensors behind an evaluation, to newcomers that got these before. It costs a hash of what is frozen, and only where that may be older. Cut short, it leaves a mixture: a
+/// member without host state, as a newcomer is until all of this is done, gives nobody what is frozen, and gets it again.
+void GenerationChange::renew_frozen() {
+  const auto runs = job_.state.frozen_parameters();
+  std::uint64_t bytes = 0;
+  for (const HashedRun& run : runs) bytes += run.bytes.size();
+  if (bytes == 0 || !job_.recovery.frozen_may_be_older()) return;
+  ByteWriter mine;
+  mine.put(hash_of(job_.memory(), runs));
+  const auto hashes = expect(job_.world, job_.world.all_gather(mine.bytes()));
+  const StateTransfer& from = job_.recovery.transfer();
+  std::vector<std::uint32_t> givers, takers;
+  for (std::uint32_t r = 0; r < job_.world.size(); ++r) {
+    const bool alike = hashes[r] == hashes[from.giver];
+    if (alike && !from.newcomers[r]) givers.push_back(r);
+    if (!alike && from.newcomers[r]) takers.push_back(r);
+  }
+  if (takers.empty()) return;
+  job_.finish_readers();
+  const Delivery moved = job_.state.transfer_frozen(givers, takers, job_.world.size(), job_.world.rank());
+  job_.world.set_timeout(std::max(job_.world.timeout(), time_for(bytes) * static_cast<std::int64_t>(takers.size())));
+  expect(job_.world, job_.world.exchange_arrays(moved.sends, moved.receives));
+  job_.program_timeout.begin_slots();
 }
 
 /// From the newest in-memory checkpoint. Cut short, it leaves a mixture in the memory of the state; the checkpoint stays what it is.

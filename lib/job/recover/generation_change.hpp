@@ -50,6 +50,7 @@ class GenerationChange {
   void open_saves(JobSaves::Then then);
   void go_on_together();
   [[nodiscard]] ByteVector host_state_of_giver();
+  void renew_frozen();
   void take_host_state(const ByteVector& encoded);
 
   JobParts& job_;

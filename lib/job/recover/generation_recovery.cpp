@@ -56,7 +56,7 @@ std::vector<std::uint32_t> GenerationRecovery::nodes() const {
 const StateTransfer& GenerationRecovery::plan_transfer(const Layout& layout, const ShardMap& shards, const TransferFacts& facts) {
   transfer_ = plan_state_transfer(layout, statuses_, settled_.newest_step, shards.cuts);
   transfer_.beside = goes_beside(transfer_, statuses_, settled_.newest_step, facts);
-  transfer_begun_ = false;
+  transfer_begun_ = evaluated_ = false;
   return transfer_;
 }
 
@@ -69,7 +69,7 @@ void GenerationRecovery::state_came(const Membership& here) {
   for (const MemberStatus& s : statuses_) nodes_before_.names.push_back(s.node);
 }
 
-bool GenerationRecovery::somebody_evaluates(JobWorld& world, bool i_am, std::uint64_t step) const {
+bool GenerationRecovery::somebody_evaluates(JobWorld& world, bool i_am, std::uint64_t step) {
   if (!somebody_runs()) return false;
   world.now(Call::meeting);
   std::optional<std::uint32_t> evaluates, steps;
@@ -85,7 +85,18 @@ bool GenerationRecovery::somebody_evaluates(JobWorld& world, bool i_am, std::uin
                         fmt::format("rank {} is in {} and rank {} in {} after step {}: make the same calls on all ranks, in the same order",
                                     *evaluates, name_of_call(static_cast<std::uint16_t>(Call::evaluate)), *steps,
                                     name_of_call(static_cast<std::uint16_t>(Call::next_step)), step)}};
+  evaluated_ |= evaluates.has_value();
   return evaluates.has_value();
+}
+
+bool GenerationRecovery::frozen_may_be_older() const {
+  bool has_newcomer = false, one_came_before = false, evaluations_differ = false;
+  for (std::uint32_t r = 0; r < statuses_.size(); ++r) {
+    has_newcomer |= transfer_.newcomers[r];
+    one_came_before |= transfer_.newcomers[r] && transfer_.held[r].has_value();
+    evaluations_differ |= !transfer_.newcomers[r] && statuses_[r].evaluations != giver().evaluations;
+  }
+  return transfer_.complete && has_newcomer && (evaluated_ || one_came_before || evaluations_differ);
 }
 
 std::optional<ByteVector> GenerationRecovery::evaluation_decided_elsewhere(std::uint64_t step, std::uint64_t evaluations) const {

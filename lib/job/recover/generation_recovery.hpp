@@ -85,10 +85,13 @@ class GenerationRecovery {
   [[nodiscard]] bool runs_evaluations(std::uint32_t rank) const { return is_ready() || !transfer_.newcomers[rank]; }
   /// Collective, once shared: whether a member is still in an evaluation. `i_am`: this one. Throws Error (`mismatch`) where another one with the same state
   /// goes on with the next step. `step`: decided steps, for the message.
-  [[nodiscard]] bool somebody_evaluates(JobWorld& world, bool i_am, std::uint64_t step) const;
+  [[nodiscard]] bool somebody_evaluates(JobWorld& world, bool i_am, std::uint64_t step);
   /// What the evaluation came to that this member is in, where another one decided it and this one did not hear of that. No member can be ahead by
   /// two. `step`, `evaluations`: decided here.
   [[nodiscard]] std::optional<ByteVector> evaluation_decided_elsewhere(std::uint64_t step, std::uint64_t evaluations) const;
+  /// Once all are at `next_step()`: newcomers may have got what is frozen before others' programs wrote to it. After a decided step a program goes on from one call to the next without its
+  /// peers, and members give state in any of these calls: some in an evaluation, one behind it, or in a generation before this one.
+  [[nodiscard]] bool frozen_may_be_older() const;
   void finish() { stage_ = Stage::ready; }
 
  private:
@@ -96,7 +99,7 @@ class GenerationRecovery {
   std::vector<MemberStatus> statuses_;
   Settled settled_;
   StateTransfer transfer_;
-  bool transfer_begun_ = false;
+  bool transfer_begun_ = false, evaluated_ = false;  // since the transfer was planned
   Copies copies_ = Copies::never_apart;
   PlaceBefore before_;
   PreviousNodes nodes_before_;

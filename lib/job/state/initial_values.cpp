@@ -14,9 +14,11 @@ namespace {
 Failure differing(std::uint32_t rank, std::uint32_t from, std::uint64_t step) {
   return Failure{
       Code::mismatch, Remedy::fix_config,
-      fmt::format("the parameters of rank {} differ from those of rank {} before step {}: initialise them from job.rng(name) alone, "
-                  "on every rank, and only where job.restore() says that there is no state",
-                  rank, from, step)};
+      fmt::format(
+          "the parameters of rank {} differ from those of rank {} before step {}: initialise them from job.rng(name) alone, "
+          "on every rank, and only where job.restore() says that there is no state{}",
+          rank, from, step,
+          step == 0 ? "" : "; and write to frozen tensors only after a decided step and before next_step(), the same on every rank")};
 }
 
 }  // namespace

@@ -213,11 +213,15 @@ std::uint64_t ModelState::hash_part(const ShardMap& shards, std::uint32_t rank) 
   return out;
 }
 
-std::vector<HashedRun> ModelState::replicated_parameters() const {
-  if (!parameters_are_sharded()) return {{std::as_bytes(parameters_->pages().span()), 0}};
+std::vector<HashedRun> ModelState::frozen_parameters() const {
   std::vector<HashedRun> out;
   for (std::uint32_t u = 0; u < layout_.units.size(); ++u) out.push_back({std::as_bytes(parameters_->frozen(u)), layout_.units[u].begin});
   return out;
+}
+
+std::vector<HashedRun> ModelState::replicated_parameters() const {
+  if (!parameters_are_sharded()) return {{std::as_bytes(parameters_->pages().span()), 0}};
+  return frozen_parameters();
 }
 
 std::vector<HashedRun> ModelState::replicated_sample(std::uint64_t sample) const {
@@ -280,7 +284,7 @@ StateMove ModelState::transfer(const StateTransfer& plan, std::span<const Member
   const std::vector<Arena<float>>& before = old_ ? old_->moments : moments_;
   std::vector<std::uint32_t> givers;  // of what is frozen
   for (std::uint32_t r = 0; r < size; ++r)
-    if (plan.held[r]) givers.push_back(r);
+    if (plan.held[r] && !plan.newcomers[r]) givers.push_back(r);  // programs may have written to it since a newcomer got it
   const auto floats = [](const Arena<float>& arena, const Piece& at) { return arena.span(at.place, at.size()); };
   /// What `giver` gives `taker`, in the same order on both sides: of each piece that is given, `wanted` is as it lies in the taker's shard.
   const auto each = [&](std::uint32_t giver, std::uint32_t taker, const std::vector<Piece>& given, const auto& whole, const auto& sharded,
@@ -290,14 +294,8 @@ StateMove ModelState::transfer(const StateTransfer& plan, std::span<const Member
       for (const Piece& p : given) whole(p);
     if (lacks_all || *plan.held[taker] != shards.cuts[taker])
       for (const auto& [p, wanted] : common(given, pieces(layout_, shards.cuts[taker]))) sharded(p, wanted);
-    if (const auto part = std::ranges::find(givers, giver); lacks_all && part != givers.end())
-      for (std::uint32_t u = 0; u < layout_.units.size(); ++u) {
-        const UnitLayout& unit = layout_.units[u];
-        const std::uint64_t values = unit.used - std::min(unit.used, unit.trainable);
-        const LeafRange run = elrun::shard(unit.size - unit.trainable,
-                                           {static_cast<std::uint32_t>(givers.size()), static_cast<std::uint32_t>(part - givers.begin())});
-        if (run.begin < values) frozen(parameters_->frozen(u).subspan(run.begin, std::min(run.end, values) - run.begin));
-      }
+    if (lacks_all && std::ranges::find(givers, giver) != givers.end())
+      for (const std::span<float> run : part_of_frozen(givers, giver)) frozen(run);
   };
   const auto mine = plan.held[rank] ? pieces(layout_, *plan.held[rank]) : std::vector<Piece>{};
   const auto keep = [&](const Piece& had, const Piece& wanted) {
@@ -334,6 +332,31 @@ StateMove ModelState::transfer(const StateTransfer& plan, std::span<const Member
         },
         receive);
   }
+  return out;
+}
+
+std::vector<std::span<float>> ModelState::part_of_frozen(std::span<const std::uint32_t> givers, std::uint32_t giver) const {
+  const Cut part{static_cast<std::uint32_t>(givers.size()), static_cast<std::uint32_t>(std::ranges::find(givers, giver) - givers.begin())};
+  std::vector<std::span<float>> out;
+  for (std::uint32_t u = 0; u < layout_.units.size(); ++u) {
+    const UnitLayout& unit = layout_.units[u];
+    const std::uint64_t values = unit.used - std::min(unit.used, unit.trainable);
+    const LeafRange run = elrun::shard(unit.size - unit.trainable, part);
+    if (run.begin < values) out.push_back(parameters_->frozen(u).subspan(run.begin, std::min(run.end, values) - run.begin));
+  }
+  return out;
+}
+
+Delivery ModelState::transfer_frozen(std::span<const std::uint32_t> givers, std::span<const std::uint32_t> takers, std::uint32_t world,
+                                     std::uint32_t rank) const {
+  Delivery out{std::vector<SendList>(world), std::vector<ReceiveList>(world)};
+  for (const std::uint32_t giver : givers)
+    for (const std::uint32_t taker : takers) {
+      if (giver != rank && taker != rank) continue;
+      for (const std::span<float> run : part_of_frozen(givers, giver))
+        if (giver == rank) out.sends[taker].push_back(std::as_bytes(run));
+        else out.receives[giver].push_back(std::as_writable_bytes(run));
+    }
   return out;
 }
 

@@ -143,7 +143,9 @@ class ModelState {
 
   /// This rank's part of the state hash. Words count in the parameters' space, for all kinds.
   [[nodiscard]] std::uint64_t hash_part(const ShardMap& shards, std::uint32_t rank) const;
-  /// All parameters that every rank has. Ranks compare their hashes.
+  /// What is frozen. Ranks compare its hash.
+  [[nodiscard]] std::vector<HashedRun> frozen_parameters() const;
+  /// All parameters that every rank has. Likewise.
   [[nodiscard]] std::vector<HashedRun> replicated_parameters() const;
   /// A sample of them: windows of 64 KiB, 64 of them or one for each unit, an equal distance apart. Where the first begins follows from `sample`. A rank that missed
   /// an update has other values in nearly every element, and so in these.
@@ -156,13 +158,18 @@ class ModelState {
   /// What it reads: all that it holds.
   [[nodiscard]] std::vector<Fragment> to_load();
 
-  /// How `plan` moves parameters and moments. Of what is frozen each member that brings a state gives a part.
+  /// How `plan` moves parameters and moments. Of what is frozen each member that brings a state and host state gives a part.
   [[nodiscard]] StateMove transfer(const StateTransfer& plan, std::span<const MemberStatus> statuses, const ShardMap& shards,
                                    std::uint32_t rank) const;
+  /// What is frozen alone, by rank in a world of so many: each of `givers` gives a part of it to each of `takers`, who are others. Both in rank order.
+  [[nodiscard]] Delivery transfer_frozen(std::span<const std::uint32_t> givers, std::span<const std::uint32_t> takers, std::uint32_t world,
+                                         std::uint32_t rank) const;
   /// Any thread, while nobody else changes the state.
   void copy(std::span<const StateMove::Kept> kept) const;
 
  private:
+  /// What `giver`, which is one of `givers`, gives of what is frozen.
+  [[nodiscard]] std::vector<std::span<float>> part_of_frozen(std::span<const std::uint32_t> givers, std::uint32_t giver) const;
   [[nodiscard]] std::vector<Fragment> fragments(const std::vector<Piece>& shard, bool with_frozen_moments);
 
   Memory* memory_ = &host_memory();

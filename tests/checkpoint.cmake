@@ -4,7 +4,7 @@ target_link_libraries(elrun_checkpoint_test_support PUBLIC elrun_test_support el
 elrun_test(checkpoint_test SOURCES unit/checkpoint_test.cpp unit/checkpoint_records_test.cpp unit/checkpoint_retention_test.cpp unit/commit_machine_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit PROGRAM checkpoint_unit)
 elrun_test(checkpoint_tier_test SOURCES unit/checkpoint_tier_test.cpp LINK elrun_checkpoint_test_support fmt::fmt LABELS unit PROGRAM checkpoint_unit)
-elrun_test(checkpoint_resume_test SOURCES unit/checkpoint_resume_test.cpp unit/checkpoint_resume_core_test.cpp unit/checkpoint_decision_test.cpp unit/checkpoint_shard_checks_test.cpp
+elrun_test(checkpoint_resume_test SOURCES unit/checkpoint_resume_test.cpp unit/checkpoint_resume_core_test.cpp unit/checkpoint_decision_test.cpp unit/checkpoint_shard_checks_test.cpp unit/checkpoint_sights_test.cpp
   LINK elrun_checkpoint_test_support nlohmann_json::nlohmann_json LABELS unit PROGRAM checkpoint_unit)
 elrun_test(checkpoint_slot_test SOURCES unit/checkpoint_slot_test.cpp unit/checkpoint_slot_wait_test.cpp
   LINK elrun_checkpoint_test_support elrun::link fmt::fmt LABELS unit PROGRAM checkpoint_unit)

@@ -21,7 +21,7 @@ if(ELRUN_THREADED_CODE_ONLY)  # evaluations go through the exchanges of the othe
 endif()
 elrun_test(job_test
   SOURCES unit/job_audit_test.cpp unit/job_begin_again_test.cpp unit/job_compare_test.cpp unit/job_contract_test.cpp unit/job_elastic_test.cpp unit/job_first_values_test.cpp unit/job_forked_test.cpp unit/job_frozen_test.cpp unit/job_golden_test.cpp unit/job_leaves_test.cpp unit/job_shared_buffers_test.cpp unit/job_memory_table_test.cpp unit/job_modes_test.cpp unit/job_overlap_test.cpp unit/job_recut_test.cpp
-          unit/job_sharing_test.cpp unit/job_slots_test.cpp unit/job_state_beside_test.cpp unit/job_tensor_options_test.cpp unit/job_test.cpp unit/job_updates_test.cpp unit/job_verify_test.cpp
+          unit/job_sharing_test.cpp unit/job_slots_test.cpp unit/job_state_beside_test.cpp unit/job_tensor_options_test.cpp unit/job_test.cpp unit/job_two_storages_test.cpp unit/job_updates_test.cpp unit/job_verify_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS golden TIMEOUT 1200 ARGUMENTS ${cases})
 
 elrun_test(job_rounded_test SOURCES unit/job_rounded_weights_test.cpp LINK elrun::job elrun::link fmt::fmt LABELS unit TIMEOUT 600)

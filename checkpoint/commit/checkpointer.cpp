@@ -32,12 +32,36 @@ Checkpointer::Checkpointer(Checkpointer&&) noexcept = default;
 Checkpointer::~Checkpointer() = default;
 
 Result<void> Checkpointer::open_root() const {
+  ELRUN_TRY(read_own_run());
+  return {};
+}
+
+/// Nothing where there is none, or it is damaged.
+Result<std::optional<RunRecord>> Checkpointer::read_own_run() const {
   std::vector<std::string> wrong = problems(root_.saver().model);
   for (std::string& line : problems(root_.saver().plan)) wrong.push_back(std::move(line));
   if (!wrong.empty()) return root_.explained(invalid(wrong));
-  if (const auto run = root_.of_reading(root_.read_run()); !run.ok() && run.failure().code != Code::corrupt)
-    return root_.explained(run.failure());
-  return {};
+  auto run = root_.of_reading(root_.read_run());
+  if (run.ok()) return run;
+  if (run.failure().code == Code::corrupt) return std::optional<RunRecord>{};
+  return root_.explained(std::move(run).failure());
+}
+
+/// Lists before it asks for a name: a client of a network file system that goes by its cache asks the server again when a directory is listed, and not when it remembers that a name is absent.
+Result<RootSight> Checkpointer::sight() const {
+  const auto names_in = [&](const char* directory) -> Result<std::vector<std::string>> {
+    auto names = root_.tier().list(directory);
+    if (names.ok()) return names;
+    const Code why = names.failure().code;
+    const bool is_storage = why == Code::io || why == Code::unreachable || why == Code::deadline_passed;
+    if (!is_storage) return std::vector<std::string>{};
+    return root_.explained(std::move(names).failure());
+  };
+  ELRUN_TRY_ASSIGN(const auto names, names_in(""));
+  ELRUN_TRY_ASSIGN(const auto run, read_own_run());
+  const bool has_fences = std::find(names.begin(), names.end(), fences_directory) != names.end();
+  ELRUN_TRY_ASSIGN(const auto fences, has_fences ? names_in(fences_directory) : Result{std::vector<std::string>{}});
+  return root_sight(run ? run->root : std::string{}, fences);
 }
 
 Result<Start> Checkpointer::start(const KnownElsewhere& outside, const AskRanks& ask) {
@@ -50,13 +74,19 @@ Result<Start> Checkpointer::start(const KnownElsewhere& outside, const AskRanks&
   return root_.explained(std::move(started).failure());
 }
 
+/// Before anything is written: where the storage is not mounted, its mount point stays as it is.
+Result<RootView> Checkpointer::look_at_first(const KnownElsewhere& outside, std::vector<std::string>& notes) const {
+  ELRUN_TRY_ASSIGN(RootView view, root_.of_reading(look(root_, any_fence, outside.witnesses, notes)));
+  ELRUN_TRY(see_one_storage(view, outside.sights));
+  return view;
+}
+
 Result<Start> Checkpointer::begin(const KnownElsewhere& outside, const AskRanks& ask) {
   ELRUN_TRY(open_root());
-  // Before anything is written: where the storage is not mounted, its mount point stays as it is.
   std::vector<std::string> unsaid;
   Findings findings{
       .rejected = rejected_, .suspects = outside.suspects, .decided = outside.decided, .begin_anew = root_.saver().begin_anew};
-  ELRUN_TRY_ASSIGN(findings.view, root_.of_reading(look(root_, any_fence, outside.witnesses, unsaid)));
+  ELRUN_TRY_ASSIGN(findings.view, look_at_first(outside, unsaid));
   const RootView before = findings.view;
   Findings expected = findings;
   // What --begin_anew gives up may be all that is left of a damaged root. Looked into here, for a start that is refused takes over nothing.
@@ -104,17 +134,17 @@ void Checkpointer::tell(Start& start, const Resumption& go) const {
   for (const std::string& line : start.notes) root_.log().warning(line);
 }
 
-Result<Start> Checkpointer::start_with_state(std::uint64_t step, std::span<const Witness> outside) {
+Result<Start> Checkpointer::start_with_state(std::uint64_t step, const KnownElsewhere& outside) {
   auto started = begin_with_state(step, outside);
   if (started.ok()) return started;
   fence_.release();
   return root_.explained(std::move(started).failure());
 }
 
-Result<Start> Checkpointer::begin_with_state(std::uint64_t step, std::span<const Witness> outside) {
+Result<Start> Checkpointer::begin_with_state(std::uint64_t step, const KnownElsewhere& outside) {
   ELRUN_TRY(open_root());
   std::vector<std::string> unsaid;
-  ELRUN_TRY_ASSIGN(const RootView before, root_.of_reading(look(root_, any_fence, outside, unsaid)));
+  ELRUN_TRY_ASSIGN(const RootView before, look_at_first(outside, unsaid));
   if (fence_.was_claimed() && before.found.empty() && !before.highest && before.root.empty())
     return Failure{
         Code::not_found, Remedy::fix_config,
@@ -125,7 +155,7 @@ Result<Start> Checkpointer::begin_with_state(std::uint64_t step, std::span<const
   ELRUN_TRY(claim_fence(before));
 
   Start start{.fence = fence_.number()};
-  ELRUN_TRY_ASSIGN(RootView view, root_.of_reading(look(root_, fence_.number(), outside, start.notes)));
+  ELRUN_TRY_ASSIGN(RootView view, root_.of_reading(look(root_, fence_.number(), outside.witnesses, start.notes)));
   view.hollow = before.hollow;
   std::vector<CheckpointId> line;
   for (const Found& f : timeline(view.found, view.highest)) line.push_back(f.id);
@@ -182,7 +212,7 @@ Result<std::optional<NewestCheckpoint>> Checkpointer::newest(const KnownElsewher
     std::vector<std::string> unsaid;  // a start says it
     Findings findings{
         .rejected = rejected_, .suspects = outside.suspects, .decided = outside.decided, .begin_anew = root_.saver().begin_anew};
-    ELRUN_TRY_ASSIGN(findings.view, root_.of_reading(look(root_, any_fence, outside.witnesses, unsaid)));
+    ELRUN_TRY_ASSIGN(findings.view, look_at_first(outside, unsaid));
     ELRUN_TRY_ASSIGN(const Resumption go, decided(root_, std::move(findings)));
     if (!go.from) return std::optional<NewestCheckpoint>{};
     ELRUN_TRY_ASSIGN(const CommitRecord commit, root_.of_reading(read_commit(root_.tier(), checkpoint_directory(*go.from))));

@@ -3,6 +3,7 @@
 /// encoded values (Start, SaveTicket, PartVote) between ranks, and tells whether it still owns the generation.
 ///
 ///   every rank   open_root()                       fails when the root holds another plan or model
+///   other ranks  sight() -> RootSight              the same, and what they see of it; the leader hears that before its start
 ///   leader       start(outside) -> Start           claims the fence, chooses the checkpoint, publishes both
 ///   every rank   check_shards(check) -> findings   as often as the leader asks for it meanwhile
 ///   every rank   load(start, fragments, group)     when there is a choice; all ranks the same one, together
@@ -32,6 +33,7 @@
 #include "checkpoint/commit/resume.hpp"
 #include "checkpoint/commit/root.hpp"
 #include "checkpoint/commit/shard_checks.hpp"
+#include "checkpoint/commit/sights.hpp"
 #include "checkpoint/format/model.hpp"
 #include "checkpoint/format/names.hpp"
 #include "checkpoint/load/shared_load.hpp"
@@ -47,11 +49,12 @@ namespace elrun::inline v0 {
 struct Found;
 struct Retention;
 
-/// What is known of the job outside of the storage: by its store and its agents.
+/// What is known of the job outside of the storage, by its store and its agents, and what other ranks see of the storage.
 struct KnownElsewhere {
   std::vector<Witness> witnesses{};
   std::vector<Suspect> suspects{};
   std::uint64_t decided = 0;  ///< The most steps that an agent has seen decided.
+  Sights sights{};            ///< Looked for before the call that this is for.
 };
 
 /// A checkpoint, and the generation that saved it.
@@ -76,17 +79,19 @@ class Checkpointer {
   /// Any rank. Success when the root is empty or absent, or made by the same plan and model. A damaged RUN.json is the leader's
   /// matter, in start().
   Result<void> open_root() const;
+  /// Any rank but the leader, before the leader starts: `open_root`, and what this rank sees of the root. What it may not list, or is no directory, it does not see.
+  [[nodiscard]] Result<RootSight> sight() const;
 
   /// Leader. Makes the root when it is absent, claims the next fence, goes on from the checkpoint that `decide` (resume.hpp) chooses, and
   /// quarantines the damaged ones that it met. Fails with `corrupt` when there were checkpoints and none can be used, with `io` where one that it would choose cannot be read, and with `not_found`
   /// when one was acknowledged and is missing, by the storage itself or by `outside`: before it has written anything, unless
-  /// `Saver::begin_anew` gives it up. A job is never silently begun again, or set back. Where the root cannot be written and holds
+  /// `Saver::begin_anew` gives it up. So it does, whatever is given up, where other ranks have seen more of the root than the leader sees (`see_one_storage`). A job is never silently begun again, or set back. Where the root cannot be written and holds
   /// a checkpoint that can be used, that one is the choice, without a fence: then only a `start_with_state()` that succeeds permits saves.
   /// `ask`: has all ranks look into the shards of a checkpoint; without it the leader looks into all of them.
   Result<Start> start(const KnownElsewhere& outside = {}, const AskRanks& ask = {});
   /// The same for a job that goes on from what its members hold after `step` steps, and only saves. Checkpoints of later steps are not what it came from: the
   /// fence does not inherit them, a warning names them, and they are kept. Fails with `not_found` when the root is gone as a whole.
-  Result<Start> start_with_state(std::uint64_t step, std::span<const Witness> outside = {});
+  Result<Start> start_with_state(std::uint64_t step, const KnownElsewhere& outside = {});
 
   /// Leader: the checkpoint from which `start` would go on now; nothing where there is none. Fails as `start` does. Claims no fence, and writes nothing.
   [[nodiscard]] Result<std::optional<NewestCheckpoint>> newest(const KnownElsewhere& outside = {}) const;
@@ -109,7 +114,7 @@ class Checkpointer {
   /// nothing else would, before a save succeeds.
   Result<SaveTicket> begin_save(std::uint64_t step, std::uint64_t aux_bytes = 0, MakeRoom room = {});
 
-  /// Any rank. Never fails: a vote says why not. Fragments of all ranks together cover each kind of each unit once.
+  /// Any rank. Never fails: a vote says why not. Nothing is written where this rank sees a COMMIT. Fragments of all ranks together cover each kind of each unit once.
   PartVote write_part(const SaveTicket& ticket, std::span<const Fragment> fragments, std::span<const Aux> aux = {},
                       const ShardWriting& how = {});
 
@@ -153,9 +158,11 @@ class Checkpointer {
   Result<void> retain(std::uint32_t keep);
 
  private:
+  Result<std::optional<RunRecord>> read_own_run() const;
+  Result<RootView> look_at_first(const KnownElsewhere& outside, std::vector<std::string>& notes) const;
   Result<Start> begin(const KnownElsewhere& outside, const AskRanks& ask);
   Result<Manifest> manifest_to_load(const Start& start) const;
-  Result<Start> begin_with_state(std::uint64_t step, std::span<const Witness> outside);
+  Result<Start> begin_with_state(std::uint64_t step, const KnownElsewhere& outside);
   Result<void> claim_fence(const RootView& before);
   Result<Start> start_without_fence(Findings findings, std::vector<std::string> notes, const AskRanks& ask, Failure why);
   void tell(Start& start, const Resumption& go) const;

@@ -120,6 +120,14 @@ Result<void> Checkpointer::write_part_files(const SaveTicket& ticket, std::span<
                                             const ShardWriting& how, PartVote& vote) {
   const std::uint32_t rank = root_.saver().rank.value(), world = root_.saver().world.value();
   const std::string directory = checkpoint_directory(ticket.id);
+  // A leader that sees another storage gives out names that are taken in this one. Where this look fails the next operation does, too.
+  const auto commit = root_.tier().get_all(name_in(directory, commit_file), commit_bytes_max);
+  if (commit.ok() || commit.failure().code == Code::corrupt)
+    return Failure{
+        Code::already_exists, Remedy::fix_config,
+        fmt::format("{} is a checkpoint already, so nothing is written there; the leader of this save does not see it: mount the same "
+                    "storage on all nodes",
+                    root_.where(directory))};
   ELRUN_TRY_ASSIGN(const ShardLayout layout,
                    lay_out_shard(root_.saver().model, ticket.id, ticket.root, root_.author(), rank, world, fragments, aux));
   auto part = write_shard(root_.tier(), directory, layout, how);

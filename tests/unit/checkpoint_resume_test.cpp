@@ -306,7 +306,8 @@ TEST_CASE("the root is gone, and an agent or the store remembers: the start stop
              Contains("step 40 was acknowledged") && Contains("the agent of node n") && Contains("holds no checkpoint"));
   CHECK(bare.all_files().empty());
   CHECK_FALSE(bare.list("/ckpts").ok());
-  const auto saves = next.ranks[0].start_with_state(40, memory);  // nor does a job that has its state write to a bare mount point
+  const auto saves =
+      next.ranks[0].start_with_state(40, {.witnesses = memory});  // nor does a job that has its state write to a bare mount point
   CHECK_THAT(said(saves), Contains("removed or unmounted while the job runs"));
   CHECK_FALSE(bare.list("/ckpts").ok());
   SECTION("given up, it begins at step 0, and the same memory counts no more") {
@@ -487,7 +488,7 @@ TEST_CASE("a start that is refused leaves the root to the job that runs there, w
     REQUIRE(said(other.save(60)) == "");
     other.leader.begin_anew = LossName{50, {}};
     Checkpointer moved{files, other.clock, other.log, "/ckpts", other.leader};
-    CHECK_THAT(said(moved.start_with_state(60, remembered(other))), Contains("is another one"));
+    CHECK_THAT(said(moved.start_with_state(60, {.witnesses = remembered(other)})), Contains("is another one"));
     CHECK(said(running.save(70)) == "");
   }
 }

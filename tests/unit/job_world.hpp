@@ -209,6 +209,7 @@ struct WorldOptions {
   const Clock* clock = nullptr;                                    ///< Instead of the real one.
   std::function<const Clock&(std::uint32_t rank)> clock_of{};      ///< A clock for each member, instead of one for all.
   Files* files = nullptr;                                          ///< Likewise.
+  std::function<Files&(std::uint32_t rank)> files_of{};            ///< A storage for each member, instead of one for all.
   std::uint64_t memory = 0;                                        ///< Bytes that each member's machine has; 0: not known.
   std::function<void(Duration)> sleep{};                           ///< Of any member, while its final save waits.
   std::function<Memory*(std::uint32_t rank)> arrays{};             ///< Of each member's arrays; none: the host's.
@@ -263,7 +264,7 @@ inline std::vector<Member> run_world(const WorldOptions& options, const Program&
                   }};
     Memory* const arrays = options.arrays ? options.arrays(rank) : nullptr;
     PosixFiles posix;
-    Files& files = options.files != nullptr ? *options.files : posix;
+    Files& files = options.files_of ? options.files_of(rank) : options.files != nullptr ? *options.files : posix;
     const bool dies = options.death.has_value() && options.death->rank == rank;
     const JoinPeers memory = [&](Session&) -> Result<std::unique_ptr<Peers>> {
       return std::unique_ptr<Peers>{

@@ -136,7 +136,33 @@ void Saves::tell_store(const std::string& acknowledgement) const {
   (void)tell_newest(session_.store(), acknowledgement, Deadline::after(clock_.now(), store_wait));
 }
 
-Result<KnownElsewhere> Saves::ask_around() {
+namespace {
+
+void put(ByteWriter& w, const RootSight& sight) {
+  w.put_text(sight.root), w.put(sight.fence), w.put_text(sight.newest ? to_string(*sight.newest) : "");
+}
+
+RootSight sight_from(ByteReader& r) {
+  RootSight sight{.root = r.get_text(64), .fence = r.get<FenceNumber>()};
+  const std::string name = r.get_text(64);
+  sight.newest = parse_checkpoint_id(name);
+  if (!name.empty() && !sight.newest) r.mark_broken();
+  return sight;
+}
+
+}  // namespace
+
+Result<KnownElsewhere> Saves::look_around() {
+  if (world_.leads()) {  // what it sees it compares with what the others saw, so it looks after them
+    ELRUN_TRY(world_.agree(checkpointer_.open_root()));
+    return ask_around({});
+  }
+  const auto sees = checkpointer_.sight();
+  ELRUN_TRY(world_.agree(sees.ok() ? Result<void>{} : Result<void>{sees.failure()}));
+  return ask_around(*sees);
+}
+
+Result<KnownElsewhere> Saves::ask_around(const RootSight& sees) {
   const Session::Remembered mine = session_.remembered();
   ByteWriter w;
   w.put(mine.decided);
@@ -148,11 +174,13 @@ Result<KnownElsewhere> Saves::ask_around() {
     const FailureAfter& f = mine.failures[i];
     w.put_text(f.checkpoint), w.put(f.generation), w.put(f.step), w.put_text(f.how);
   }
+  put(w, sees);
   ELRUN_TRY_ASSIGN(const auto parts, world_.all_gather(w.bytes()));
   KnownElsewhere heard;
+  heard.sights.looks = ++looks_;
   std::vector<FailedAfter> failures;
-  for (const ByteVector& part : parts) {
-    ByteReader r{part};
+  for (std::uint32_t rank = 0; rank < parts.size(); ++rank) {
+    ByteReader r{parts[rank]};
     heard.decided = std::max(heard.decided, r.get<std::uint64_t>());
     const std::string text = r.get_text(acknowledgement_bytes_max.value()), node = r.get_text(4096);
     const auto count = r.get<std::uint32_t>();
@@ -161,7 +189,10 @@ Result<KnownElsewhere> Saves::ask_around() {
       f.checkpoint = r.get_text(4096), f.generation = r.get<std::uint64_t>(), f.step = r.get<std::uint64_t>(), f.how = r.get_text(512);
       if (world_.leads() && !r.broken()) hear(failures, f, node);
     }
-    ELRUN_TRY(r.finish("what a rank's agent remembers"));
+    const RootSight seen = sight_from(r);
+    ELRUN_TRY(r.finish("what a rank's agent remembers, and the rank sees"));
+    if (rank == 0) heard.sights.leaders_node = node;
+    else heard.sights.ranks.push_back({rank, node, seen});
     if (world_.leads()) hear(heard, text, fmt::format("the agent of node {}", node));
   }
   heard.suspects = suspects(std::move(failures));
@@ -194,7 +225,8 @@ std::optional<NewestCheckpoint> checkpoint_from(ByteReader& r) {
 }  // namespace
 
 Result<Saves::Newest> Saves::newest() {
-  ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around());
+  const auto sees = world_.leads() ? Result<RootSight>{RootSight{}} : checkpointer_.sight();
+  ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around(sees.ok() ? *sees : RootSight{}));  // a rank that cannot look says nothing
   ByteWriter leaders;
   if (world_.leads()) {
     std::optional<NewestCheckpoint> acknowledged;
@@ -215,8 +247,7 @@ Result<Saves::Newest> Saves::newest() {
 }
 
 Result<Saves::Loaded> Saves::restore() {
-  ELRUN_TRY(world_.agree(checkpointer_.open_root()));
-  ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around());
+  ELRUN_TRY_ASSIGN(const KnownElsewhere heard, look_around());
   Failure last;
   for (int attempt = 0; attempt < damaged_max; ++attempt) {
     ELRUN_TRY_ASSIGN(const Start start, start_together(heard));
@@ -249,9 +280,8 @@ Result<Saves::Loaded> Saves::restore() {
 
 Result<void> Saves::claim(std::uint64_t step) {
   if (claimed_) return {};
-  ELRUN_TRY(world_.agree(checkpointer_.open_root()));
-  ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around());
-  ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start_with_state(step, heard.witnesses); }, decode_start));
+  ELRUN_TRY_ASSIGN(const KnownElsewhere heard, look_around());
+  ELRUN_TRY_ASSIGN(const Start start, leaders<Start>([&] { return checkpointer_.start_with_state(step, heard); }, decode_start));
   fence_ = start.fence;
   claimed_ = true;
   return {};

@@ -29,7 +29,7 @@ class Saves {
     std::optional<std::vector<Aux>> host_state;  ///< Nothing when the root has no checkpoint.
   };
   /// Loads the checkpoint that `decide` chooses. `not_found` when one was acknowledged and is missing: resume.hpp. `io` when one cannot be read that it would choose:
-  /// then it is to be called again later.
+  /// then it is to be called again later. So is what fails with `unreachable`: a rank sees checkpoints that the leader does not see (sights.hpp); that is `not_found` in the end.
   Result<Loaded> restore();
 
   /// What is known of the newest checkpoint.
@@ -64,8 +64,9 @@ class Saves {
   /// The leader's start; all ranks look into shards meanwhile, as often as it asks.
   Result<Start> start_together(const KnownElsewhere& heard);
   Result<std::vector<ShardFindings>> ask_for_shards(const ShardQuestion& check);
-  /// Only the leader's answer is whole.
-  Result<KnownElsewhere> ask_around();
+  /// Before a start: all ranks open the root, and the leader hears what agents remember and ranks see. Only its answer is whole.
+  Result<KnownElsewhere> look_around();
+  Result<KnownElsewhere> ask_around(const RootSight& sees);
   void hear(KnownElsewhere& heard, std::string_view text, const std::string& who);
   void hear(std::vector<FailedAfter>& heard, const FailureAfter& failure, const std::string& node) const;
   void tell_store(const std::string& acknowledgement) const;
@@ -81,6 +82,7 @@ class Saves {
   FenceNumber fence_ = 0;  // the leader's
   HostFragments saved_, loaded_;
   const unsigned threads_;  // that read and write a checkpoint
+  unsigned looks_ = 0;      // of the ranks
   bool claimed_ = false;
   bool has_told_of_another_ = false;  // directory: one line is enough
 };

@@ -217,8 +217,9 @@ void CheckpointWorld::start(const Who& m) {
   const std::uint64_t faults = faults_fired_;
   const std::uint64_t promises = truth_.promises_made();
   m->marked = quarantined();
-  const auto begun = on_storage(
-      m, "a start", [&] { return m->has_state ? m->saver->start_with_state(m->step, outside) : m->saver->start({.witnesses = outside}); });
+  const auto begun = on_storage(m, "a start", [&] {
+    return m->has_state ? m->saver->start_with_state(m->step, {.witnesses = outside}) : m->saver->start({.witnesses = outside});
+  });
   ++ran_.starts;
   if (!begun.ok()) return start_failed(m, begun.failure(), faults_fired_ != faults);
   started(m, *begun, promises);

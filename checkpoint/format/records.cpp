@@ -93,6 +93,8 @@ Result<Acknowledgement> decode_acknowledgement(ByteSpan text, std::string_view w
   return record;
 }
 
+bool is_under(const Acknowledgement& record, std::string_view directory) { return record.directory == as_plain_text(directory); }
+
 bool was_acknowledged_before(std::string_view first, std::string_view second) {
   const auto a = decode_acknowledgement(as_bytes(first), "the first"), b = decode_acknowledgement(as_bytes(second), "the second");
   return a.ok() && b.ok() && a->root == b->root &&

@@ -102,6 +102,8 @@ struct Acknowledgement {
 constexpr Bytes acknowledgement_bytes_max{16384};
 [[nodiscard]] std::string encode(const Acknowledgement& record);
 [[nodiscard]] Result<Acknowledgement> decode_acknowledgement(ByteSpan text, std::string_view what);
+/// Whether that was acknowledged under `directory`, as the job has its path. A record is text, so bytes that are no UTF-8 are others in it (U+FFFD).
+[[nodiscard]] bool is_under(const Acknowledgement& record, std::string_view directory);
 /// Both texts are acknowledgements of one root, and the first was made before the second: under an older fence, or under the same one for an earlier save. What
 /// remembers the newest keeps it then.
 [[nodiscard]] bool was_acknowledged_before(std::string_view first, std::string_view second);

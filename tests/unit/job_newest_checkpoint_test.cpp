@@ -56,4 +56,21 @@ TEST_CASE("what is remembered of a checkpoint in another directory is another jo
   CHECK(other.said("this one's are under /moved"));
 }
 
+TEST_CASE("a checkpoint under a directory whose name is no UTF-8 is missed like any other one", "[job_saves]") {
+  const CheckpointOptions options{.directory = "/ck_\xff\xfe"};
+  FaultyFiles files, removed;
+  Saving old{files, 1, options};
+  old.saves.save(6, {{"elrun.step", {}}});
+  REQUIRE(old.saves.saved_step() == 6);
+  Saving next{removed, 2, options};
+  SECTION("by the job's store") { next.session.set_store(old.store.of(Rank{0})); }
+  SECTION("by the agent") {
+    next.session.agent_remembers.checkpoint =
+        std::string{as_text(old.store.of(Rank{0})->get(newest_checkpoint_key, Deadline::after(old.clock.now(), 1s)).value())};
+    CHECK(next.saves.remembered_step(next.saver().plan.hash) == 6);
+  }
+  CHECK_THROWS_AS(next.saves.restore(), Error);
+  CHECK_FALSE(next.said("is taken for another job's"));
+}
+
 }  // namespace elrun::test

@@ -91,7 +91,7 @@ std::uint64_t JobSaves::remembered_step(std::string_view plan) const {
   const std::string text = host_.session.remembered().checkpoint;
   if (!has_directory() || text.empty()) return 0;
   const auto record = decode_acknowledgement(as_bytes(text), "what is remembered of the newest checkpoint");
-  return record.ok() && record->directory == Path{options_.directory}.string() && record->plan == plan ? record->id.step : 0;
+  return record.ok() && is_under(*record, options_.directory) && record->plan == plan ? record->id.step : 0;
 }
 
 JobSaves::Looked JobSaves::newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer) {

@@ -113,7 +113,7 @@ void Saves::hear(KnownElsewhere& heard, std::string_view text, const std::string
   if (!record.ok())
     return log_.warning(fmt::format("what {} remembers of the newest checkpoint cannot be read: {}", who, message(record.failure())));
   if (record->plan != plan_) return;
-  if (record->directory != options_.directory) {
+  if (!is_under(*record, options_.directory)) {
     if (!std::exchange(has_told_of_another_, true))
       log_.info(fmt::format("the checkpoint of step {} under {}, which {} remembers, is taken for another job's: this one's are under {}",
                             record->id.step, record->directory, who, options_.directory));

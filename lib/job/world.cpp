@@ -17,7 +17,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::size_t status_text_max = 64 << 10;
+constexpr std::size_t status_text_max = 64 << 10, status_node_max = 256;
 
 }  // namespace
 
@@ -257,7 +257,7 @@ Result<ByteVector> JobWorld::from_leader(ByteSpan leaders) {
 }
 
 Result<void> JobWorld::agree(const Result<void>& mine) {
-  ELRUN_TRY_ASSIGN(const auto parts, all_gather(encode_status(mine)));
+  ELRUN_TRY_ASSIGN(const auto parts, all_gather(encode_status(mine.ok() ? mine : Result<void>{named(mine.failure())})));
   for (std::uint32_t r = 0; r < size(); ++r) {
     auto status = decode_status(parts[r]);
     if (status.ok()) continue;
@@ -268,7 +268,13 @@ Result<void> JobWorld::agree(const Result<void>& mine) {
   return {};
 }
 
-// u32: 0 for success, else 1 + code + 256 x remedy; then what.
+Failure JobWorld::named(Failure failure) const {
+  if (!failure.rank) failure.rank = membership_.rank;
+  if (failure.node.empty() && *failure.rank == membership_.rank) failure.node = session_.place().node.value();
+  return failure;
+}
+
+// u32: 0 for success, else 1 + code + 256 x remedy; then what; u32: 0, or 1 + its rank; then its node.
 ByteVector encode_status(const Result<void>& status) {
   ByteWriter w;
   if (status.ok()) {
@@ -278,6 +284,8 @@ ByteVector encode_status(const Result<void>& status) {
   const Failure& f = status.failure();
   w.put(1 + static_cast<std::uint32_t>(f.code) + 256 * static_cast<std::uint32_t>(f.remedy));
   w.put_text(std::string_view{f.what}.substr(0, status_text_max));
+  w.put(f.rank ? 1 + f.rank->value() : std::uint32_t{0});
+  w.put_text(std::string_view{f.node}.substr(0, status_node_max));
   return w.take();
 }
 
@@ -287,9 +295,14 @@ Result<void> decode_status(ByteSpan bytes) {
   if (number == 0) return r.finish("a peer's status");
   const std::uint32_t code = (number - 1) % 256, remedy = (number - 1) / 256;
   std::string what = r.get_text(status_text_max);
+  const auto rank = r.get<std::uint32_t>();
+  std::string node = r.get_text(status_node_max);
   if (code > static_cast<std::uint32_t>(Code::internal) || remedy > static_cast<std::uint32_t>(Remedy::exit_process)) r.mark_broken();
   ELRUN_TRY(r.finish("a peer's status"));
-  return Failure{static_cast<Code>(code), static_cast<Remedy>(remedy), std::move(what)};
+  Failure failure{static_cast<Code>(code), static_cast<Remedy>(remedy), std::move(what)};
+  if (rank > 0) failure.rank = Rank{rank - 1};
+  failure.node = std::move(node);
+  return failure;
 }
 
 }  // namespace elrun::inline v0

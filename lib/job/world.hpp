@@ -138,8 +138,10 @@ class JobWorld {
   Result<std::vector<ByteVector>> all_gather(ByteSpan mine);
   /// The leader's bytes; what others pass does not matter.
   Result<ByteVector> from_leader(ByteSpan leaders);
-  /// Success if it is success everywhere; else the failure of the first rank that has one, the same one on all ranks.
+  /// Success if it is success everywhere; else the failure of the first rank that has one, the same one on all ranks, with the rank that it is of, and that one's node.
   Result<void> agree(const Result<void>& mine);
+  /// With this rank and its node, where it says no other ones: others hear of it.
+  [[nodiscard]] Failure named(Failure failure) const;
 
  private:
   struct End {  // shared with the session's thread, which may outlive the world by a moment
@@ -186,7 +188,7 @@ class JobWorld {
   JobWorld& operator=(const JobWorld&) = delete;
 };
 
-/// A Result<void> as bytes.
+/// A Result<void> as bytes, with the rank and the node of a failure.
 [[nodiscard]] ByteVector encode_status(const Result<void>& status);
 [[nodiscard]] Result<void> decode_status(ByteSpan bytes);
 

@@ -67,4 +67,26 @@ TEST_CASE("a mount that comes while a start waits for it is gone on from", "[job
                     [](const std::string& line) { return contains(line, "going on from checkpoint s000000000007.g00000001.a01"); }));
 }
 
+TEST_CASE("what a rank's storage fails of is told with that rank and its node", "[job]") {
+  TwoStorages nodes;
+  const auto is_of_rank_1 = [](const Member& m) {
+    REQUIRE(m.failure.has_value());
+    INFO(message(*m.failure));
+    CHECK(exit_code(*m.failure) == 78);
+    CHECK(m.failure->rank == Rank{1});
+    CHECK(m.failure->node == "node 1");
+  };
+  SECTION("a load, which the leader then does for itself") {
+    for (const Member& m : nodes.run(1, 3, {})) REQUIRE(m.outcome.has_value());
+    for (const Member& m : nodes.run(2, 3, 1)) is_of_rank_1(m);
+  }
+  SECTION("a save, and the final one") {
+    const auto members = nodes.run(1, 3, 1);
+    for (const Member& m : members) is_of_rank_1(m);
+    CHECK(std::any_of(members[0].lines.begin(), members[0].lines.end(), [](const std::string& line) {
+      return contains(line, "the checkpoint of step 2 could not be saved") && contains(line, "rank 1") && contains(line, "[node: node 1]");
+    }));
+  }
+}
+
 }  // namespace elrun::test

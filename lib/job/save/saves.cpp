@@ -43,7 +43,7 @@ Result<T> Saves::leaders(const std::function<Result<T>()>& call, Result<T> (*dec
   ByteWriter w;
   if (world_.leads()) {
     const Result<T> mine = call();
-    w.put_bytes(encode_status(mine.ok() ? Result<void>{} : Result<void>{mine.failure()}));
+    w.put_bytes(encode_status(mine.ok() ? Result<void>{} : Result<void>{world_.named(mine.failure())}));
     w.put_bytes(mine.ok() ? encode(*mine) : ByteVector{});
   }
   ELRUN_TRY_ASSIGN(const ByteVector bytes, world_.from_leader(w.bytes()));
@@ -86,7 +86,7 @@ Result<Start> Saves::start_together(const KnownElsewhere& heard) {
     const Result<Start> mine = checkpointer_.start(heard, world_.size() > 1 ? AskRanks{ask} : AskRanks{});
     if (world_.over()) return world_.why_over();
     ByteWriter w;
-    w.put_bytes(encode_status(mine.ok() ? Result<void>{} : Result<void>{mine.failure()}));
+    w.put_bytes(encode_status(mine.ok() ? Result<void>{} : Result<void>{world_.named(mine.failure())}));
     w.put_bytes(mine.ok() ? encode(*mine) : ByteVector{});
     ELRUN_TRY(say(is_answer, w.bytes()));
     return mine;
@@ -330,7 +330,7 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
   }
   const SaveTicket& ticket = *begun;
   ELRUN_TRY(world_.wait_for_arrays("the state for a checkpoint"));
-  const PartVote mine = [&] {
+  PartVote mine = [&] {
     try {
       HostFragments::Copies state = saved_.make();
       saved_.read(state);
@@ -341,6 +341,7 @@ Result<void> Saves::save(std::uint64_t step, std::span<const Aux> aux, const std
       return PartVote{.id = ticket.id, .rank = world_.rank(), .refusal = std::move(no_memory)};
     }
   }();
+  if (mine.refusal) mine.refusal = world_.named(std::move(*mine.refusal));
   auto gathered = world_.all_gather(encode(mine));
   if (!gathered.ok()) {  // the generation is over: whoever comes next sweeps what this save left
     return std::move(gathered).failure();

@@ -122,7 +122,7 @@ struct CheckpointOptions {
   double budget = 0;
   std::uint32_t keep = 3;  ///< Committed checkpoints to keep; at least 2.
   /// How long a final checkpoint that cannot be saved (no space, not permitted, gone) is tried again. The state is in memory alone then. As long a start waits for a
-  /// storage that hangs, cannot be reached or cannot be read.
+  /// storage that hangs, cannot be reached or cannot be read. More than a year is a year.
   Duration final_wait = std::chrono::minutes{10};
   /// A save that fails when no checkpoint was saved, or gone on from, for so long ends the job with exit code 173, and it is not restarted: more work would
   /// be lost with each further step. 0: training goes on, however many saves fail.

@@ -430,10 +430,14 @@ TEST_CASE("the pause between tries of a final save grows from 1 s to 30 s and en
     CHECK_FALSE(pause_before_next({.wait = 600s, .begun = now, .tries = 1}, {code, Remedy::fix_config, "x"}, now));
   for (const Code code : {Code::no_space, Code::not_permitted, Code::not_found, Code::io})
     CHECK(pause_before_next({.wait = 600s, .begun = now, .tries = 1}, {code, Remedy::fix_config, "x"}, now));
-  unsigned tries = 0;
-  for (StorageWait day{.wait = 24h, .begun = now, .tries = 1}; pause_before_next(day, full, now); ++day.tries, ++tries)
-    now += *pause_before_next(day, full, now);
-  CHECK(tries < attempt_max);  // each has a name of its own
+  unsigned fences = 0;
+  Duration longest{};
+  for (StorageWait day{.wait = 24h, .begun = now, .tries = 1}; const auto pause = pause_before_next(day, full, now); ++day.tries) {
+    now += *pause, longest = std::max(longest, *pause);
+    fences += needs_another_fence(day);
+  }
+  CHECK(longest == 30s);             // after an outage of any length
+  CHECK(fences > 24 * 60 * 2 / 33);  // each try may take three of the 99 names of a step under one fence
 }
 
 TEST_CASE("a final save is retried under new names until there is space, and logs cause, remedy and time of each try", "[job]") {

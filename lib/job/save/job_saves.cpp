@@ -60,6 +60,7 @@ class PatientWorld {
 
 void JobSaves::configure(const CheckpointOptions& options) {
   options_ = options;
+  options_.final_wait = std::min(options.final_wait, wait_max);
   interval_ = SaveInterval{{options.every, options.interval, options.budget}};
   if (!has_directory()) return;
   Path whole = options.directory;
@@ -362,6 +363,7 @@ void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_
                               trial.tries == 1 ? "1 try" : fmt::format("{} tries", trial.tries), for_people(now - trial.begun), last.what);
       throw Error{std::move(last)};
     }
+    if (needs_another_fence(trial)) saves_->lose_claim();
     if (world_.leads()) host_.log.warning(final_save_failed(trial, step, *why, *pause, now));
     retry_.pause(*pause, step);
   }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/format/names.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
 
@@ -12,7 +13,8 @@ namespace {
 
 constexpr Duration first_pause = 1s, longest_pause = 30s;
 constexpr unsigned tries_at_once = 3;
-constexpr int tries_of_a_name = 25;  // and some short ones before: a name has 99 attempts, of which each may take three
+constexpr unsigned tries_under_a_fence = 25;
+static_assert((tries_under_a_fence + 1) * tries_at_once <= attempt_max);  // and those of the save before them
 
 /// Whoever administrates the storage can free space, mount it again or allow to write while the job waits.
 bool can_heal(Code code) {
@@ -39,11 +41,12 @@ bool is_tried_at_once(Code why, unsigned tries) {
 std::optional<Duration> pause_before_next(const StorageWait& wait, const Failure& why, Instant now) {
   const Duration left = wait.begun + wait.wait - now;
   if (!can_heal(why.code) || left <= Duration{0}) return std::nullopt;
-  const Duration longest = std::max(longest_pause, wait.wait / tries_of_a_name);
   Duration pause = first_pause;
-  for (unsigned i = 1; i < wait.tries && pause < longest; ++i) pause *= 2;
-  return std::min({pause, longest, left});  // the last try is at the very end
+  for (unsigned i = 1; i < wait.tries && pause < longest_pause; ++i) pause *= 2;
+  return std::min({pause, longest_pause, left});  // the last try is at the very end
 }
+
+bool needs_another_fence(const StorageWait& wait) { return wait.tries % tries_under_a_fence == 0; }
 
 bool may_pass(const Failure& why) {
   return why.remedy == Remedy::retry && (why.code == Code::io || why.code == Code::unreachable || why.code == Code::deadline_passed);

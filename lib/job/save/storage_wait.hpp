@@ -21,9 +21,14 @@ struct StorageWait {
   unsigned tries = 0;  ///< So far, all of them failed.
 };
 
+/// Longer than this nobody waits: a year is for ever, and what is added to it is still a time.
+constexpr Duration wait_max = std::chrono::hours{24 * 365};
+
 /// The pause before the next try: 1 s, then twice as much, up to 30 s. Nothing: it is over, for the time is, or because time heals no
 /// such failure.
 [[nodiscard]] std::optional<Duration> pause_before_next(const StorageWait& wait, const Failure& why, Instant now);
+/// Whether the next try of a save needs a fence of its own: a step has so many names under one.
+[[nodiscard]] bool needs_another_fence(const StorageWait& wait);
 /// Whether a start that failed so waits for the storage: it hangs, cannot be reached or cannot be read. What a person has to change or to decide ends the job
 /// at once.
 [[nodiscard]] bool may_pass(const Failure& why);

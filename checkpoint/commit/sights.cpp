@@ -71,8 +71,9 @@ Result<void> see_one_storage(const RootView& leaders, const Sights& others) {
                                  leaders.where, on(others.leaders_node), unlike->leader_sees);
   if (count > 1) what += fmt::format(" ({} of {} ranks see what rank 0 does not)", count, others.ranks.size() + 1);
   what += ". A job never starts over or goes back silently: mount the same storage on all nodes";
-  if (others.looks < looks_max) return Failure{Code::unreachable, Remedy::retry, std::move(what)};
-  return Failure{Code::not_found, Remedy::fix_config, std::move(what)};
+  return Failure{Code::not_found, others.looks < looks_max ? Remedy::retry : Remedy::fix_config, std::move(what)};
 }
+
+bool may_be_seen_yet(const Failure& why) { return why.code == Code::not_found && why.remedy == Remedy::retry; }
 
 }  // namespace elrun::inline v0

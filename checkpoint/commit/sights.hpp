@@ -43,8 +43,10 @@ struct Sights {
 constexpr unsigned looks_max = 6;
 
 /// Success where the leader's look `leaders` has all that the others saw: no other root than theirs, no lower fence, and no older newest checkpoint. That it has more proves nothing, for the
-/// others looked earlier: a rank that does not see the checkpoint cannot load it. Else the failure names a rank that sees more, the leader's, and what each of them sees: `unreachable`, to be tried again, as
-/// long as ranks may look once more; then `not_found`, for a person to change.
+/// others looked earlier: a rank that does not see the checkpoint cannot load it. Else the failure names a rank that sees more, the leader's, and what each of them sees: `not_found`, to be tried
+/// again (`may_be_seen_yet`) as long as ranks may look once more, then for a person to change.
 [[nodiscard]] Result<void> see_one_storage(const RootView& leaders, const Sights& others);
+/// Whether a failure is of `see_one_storage`, and may be none at the next look.
+[[nodiscard]] bool may_be_seen_yet(const Failure& why);
 
 }  // namespace elrun::inline v0

@@ -49,6 +49,7 @@ TEST_CASE("a job whose leader alone does not see the checkpoints ends with 78, a
 }
 
 TEST_CASE("a mount that comes while a start waits for it is gone on from", "[job]") {
+  const Duration final_wait = GENERATE(Duration{0s}, Duration{600s});  // of a storage that does not answer: this one does
   TwoStorages nodes;
   for (const Member& m : nodes.run(1, 2, {})) REQUIRE(m.outcome.has_value());
   std::atomic<bool> is_mounted = false;
@@ -58,7 +59,8 @@ TEST_CASE("a mount that comes while a start waits for it is gone on from", "[job
                        }};
   options.files_of = [&](std::uint32_t rank) -> Files& { return rank == 0 ? static_cast<Files&>(late) : nodes.shared; };
   options.sleep = [&](Duration time) { nodes.clock.advance(time), is_mounted = true; };
-  const auto members = run_world(options, toy({.plan = toy_plan(1), .checkpoint = {.directory = "/root", .every = 2}}));
+  const auto members =
+      run_world(options, toy({.plan = toy_plan(1), .checkpoint = {.directory = "/root", .every = 2, .final_wait = final_wait}}));
   for (const Member& m : members) {
     INFO((m.failure ? message(*m.failure) : ""));
     CHECK(m.outcome.has_value());

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/commit/sights.hpp"
 #include "checkpoint/format/names.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/words.hpp"
@@ -14,6 +15,7 @@ namespace {
 constexpr Duration first_pause = 1s, longest_pause = 30s;
 constexpr unsigned tries_at_once = 3;
 constexpr unsigned tries_under_a_fence = 25;
+constexpr Duration looks_span = 31s;                                      // of `looks_max` looks with these pauses
 static_assert((tries_under_a_fence + 1) * tries_at_once <= attempt_max);  // and those of the save before them
 
 /// Whoever administrates the storage can free space, mount it again or allow to write while the job waits.
@@ -31,6 +33,11 @@ bool can_heal(Code code) {
   }
 }
 
+/// A storage that answers, and is not the same for all ranks, is looked at as often as that needs, however long the job waits for one that does not answer.
+Duration left_of(const StorageWait& wait, const Failure& why, Instant now) {
+  return wait.begun + (may_be_seen_yet(why) ? std::max(wait.wait, looks_span) : wait.wait) - now;
+}
+
 }  // namespace
 
 bool is_tried_at_once(Code why, unsigned tries) {
@@ -39,7 +46,7 @@ bool is_tried_at_once(Code why, unsigned tries) {
 }
 
 std::optional<Duration> pause_before_next(const StorageWait& wait, const Failure& why, Instant now) {
-  const Duration left = wait.begun + wait.wait - now;
+  const Duration left = left_of(wait, why, now);
   if (!can_heal(why.code) || left <= Duration{0}) return std::nullopt;
   Duration pause = first_pause;
   for (unsigned i = 1; i < wait.tries && pause < longest_pause; ++i) pause *= 2;
@@ -49,12 +56,13 @@ std::optional<Duration> pause_before_next(const StorageWait& wait, const Failure
 bool needs_another_fence(const StorageWait& wait) { return wait.tries % tries_under_a_fence == 0; }
 
 bool may_pass(const Failure& why) {
-  return why.remedy == Remedy::retry && (why.code == Code::io || why.code == Code::unreachable || why.code == Code::deadline_passed);
+  return may_be_seen_yet(why) ||
+         (why.remedy == Remedy::retry && (why.code == Code::io || why.code == Code::unreachable || why.code == Code::deadline_passed));
 }
 
 std::string start_failed(const StorageWait& wait, const Failure& why, Duration pause, Instant now) {
   return fmt::format("the job waits for the storage of its checkpoints, try {} failed: {}. It is tried again in {}, and {} are left",
-                     wait.tries, message(why), for_people(pause), for_people(wait.begun + wait.wait - now));
+                     wait.tries, message(why), for_people(pause), for_people(left_of(wait, why, now)));
 }
 
 std::string final_save_failed(const StorageWait& wait, std::uint64_t step, const Failure& why, Duration pause, Instant now) {

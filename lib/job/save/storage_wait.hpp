@@ -29,7 +29,7 @@ constexpr Duration wait_max = std::chrono::hours{24 * 365};
 [[nodiscard]] std::optional<Duration> pause_before_next(const StorageWait& wait, const Failure& why, Instant now);
 /// Whether the next try of a save needs a fence of its own: a step has so many names under one.
 [[nodiscard]] bool needs_another_fence(const StorageWait& wait);
-/// Whether a start that failed so waits for the storage: it hangs, cannot be reached or cannot be read. What a person has to change or to decide ends the job
+/// Whether a start that failed so waits for the storage: it hangs, cannot be reached or cannot be read, or rank 0 does not see yet what others see. What a person has to change or to decide ends the job
 /// at once.
 [[nodiscard]] bool may_pass(const Failure& why);
 

@@ -16,7 +16,7 @@ case "\$1" in
   sudo) shift; while [[ "\$1" == -n ]]; do shift; done; exec "\$@" ;;
   env) shift; while [[ "\$1" == *=* ]]; do shift; done; exec "\$@" ;;
   apt-get) shift; echo "\$*" >>"$folder/asked"; [[ "\$1" != update ]] ;;  # an index that is not signed is among its lists
-  systemctl) shift; [[ -e "$folder/systemd" ]] || exit 1; echo "systemctl \$*" >>"$folder/asked" ;;
+  systemctl) shift; [[ -e "$folder/systemd" ]] || exit 1; echo "systemctl \$*" >>"$folder/asked"; [[ "\$1" != cat || -e "$folder/unit" ]] && [[ "\$1" != mask || ! -e "$folder/cannot" ]] ;;
 esac
 PLAY
 
@@ -29,15 +29,32 @@ PATH=$folder:$PATH bash -c 'set -euo pipefail
 { echo "Installing 2 packages: ccache libgrpc++-dev"; echo "and went on"; } | diff - "$folder/said"
 { echo "update -q"; echo "install -y -q --no-install-recommends ccache libgrpc++-dev"; } | diff - "$folder/asked"
 
-# The etcd of a package is no service of this machine.
-rm "$folder/asked"
+# The etcd of a package is no service of this machine. One of its owner's is left alone.
 touch "$folder/systemd"
-PATH=$folder:$PATH bash -c 'set -euo pipefail
-  . tests/support/packages.sh
-  elrun_packages=(cmake)
-  ensure_packages etcd-server' >/dev/null
-printf '%s\n' "systemctl show-environment" "systemctl mask etcd.service" "update -q" "install -y -q --no-install-recommends etcd-server" \
-  "systemctl unmask etcd.service" "systemctl disable etcd.service" | diff - "$folder/asked"
+asks="systemctl show-environment
+systemctl cat etcd.service"
+installs="update -q
+install -y -q --no-install-recommends etcd-server"
+etcd() {
+  rm "$folder/asked"
+  PATH=$folder:$PATH bash -c 'set -euo pipefail
+    . tests/support/packages.sh
+    elrun_packages=(cmake)
+    ensure_packages etcd-server' >/dev/null
+  diff - "$folder/asked"
+}
+etcd <<<"$asks
+systemctl mask etcd.service
+$installs
+systemctl unmask etcd.service
+systemctl disable etcd.service"
+touch "$folder/cannot"
+etcd <<<"$asks
+systemctl mask etcd.service
+$installs"
+touch "$folder/unit"
+etcd <<<"$asks
+$installs"
 
 for call in "run.sh --sanitize" "systems.sh --only" "systems.sh --cache"; do
   code=0

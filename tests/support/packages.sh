@@ -39,11 +39,11 @@ ensure_packages() {
   echo "Installing ${#missing[@]} packages: ${missing[*]}"
   local log code=0
   log=$(mktemp)
-  # Tests start an etcd of their own. The service that the package brings would run on this machine from now on.
+  # Tests start an etcd of their own. The service that the package brings would run on this machine from now on. One that is there already stays as its owner has it.
   local service=""
-  if [[ " ${missing[*]} " == *" etcd-server "* ]] && systemctl show-environment >/dev/null 2>&1; then
+  if [[ " ${missing[*]} " == *" etcd-server "* ]] && systemctl show-environment >/dev/null 2>&1 && ! systemctl cat etcd.service >/dev/null 2>&1 &&
+    "${as_root[@]}" systemctl mask etcd.service >"$log" 2>&1; then
     service=etcd.service
-    "${as_root[@]}" systemctl mask "$service" >"$log" 2>&1 || true
   fi
   # One list of somebody else's that cannot be fetched ends an update with an error, and hinders no installation.
   "${as_root[@]}" apt-get update -q >>"$log" 2>&1 || true

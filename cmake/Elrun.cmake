@@ -25,7 +25,7 @@ target_compile_options(elrun_build_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--fmad=false --ftz=false --prec-div=true --prec-sqrt=true -Xcompiler=-fvisibility=hidden,${exact_of_nvcc},-fno-unsafe-math-optimizations>")
 # In a project that names no build type nothing would be optimised, and gradients would be added up thirty times slower.
-if(NOT PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+if(NOT PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND NOT CMAKE_CXX_FLAGS MATCHES "(^| )-O")
   message(STATUS "elrun: compiled with -O3, for this project has no CMAKE_BUILD_TYPE")
   target_compile_options(elrun_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX,CUDA>:-O3>)
 endif()

@@ -123,10 +123,9 @@ Result<Guard> Guard::start(const Variables& environment, Say say) {
 }
 
 Guard::~Guard() {
-  if (!line_) return;                          // moved from
-  if (!say_what_waits() && !ended_.empty()) {  // once it reads, these numbers may be others'
+  if (!line_) return;       // moved from
+  if (!say_what_waits()) {  // once it reads, these numbers may be others', and what it has to say is old
     ::kill(pid_, SIGKILL);
-    wait_for_end(pid_, 0);
     for (const pid_t child : ended_) wait_for_end(child, 0);
     std::error_code error;
     std::filesystem::remove_all(directory_, error);

@@ -81,6 +81,16 @@ struct Stage {
   }
 };
 
+/// Whether so many run within a minute and a half.
+bool has_workers(const Job& agent, std::size_t count) {
+  const auto until = std::chrono::steady_clock::now() + 90s;
+  while (agent.children_named("sleep").size() < count) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(20ms);
+  }
+  return true;
+}
+
 }  // namespace
 
 // First, for a guard is forked before there is any other thread.
@@ -149,7 +159,7 @@ TEST_CASE(
   Job agent{{.arguments = {"--nproc_per_node", std::to_string(workers), "--max_restarts", "1", "--no_python", "/bin/sleep", "1000"},
              .environment = {{"XDG_RUNTIME_DIR", directory.path()}}}};
   REQUIRE(agent.line("generation 1: "));
-  while (agent.children_named("sleep").size() < workers) std::this_thread::sleep_for(20ms);
+  REQUIRE(has_workers(agent, workers));
   const std::vector<pid_t> guards = agent.children_named("elrun-guard");
   REQUIRE(guards.size() == 1);
   const Watch guard{guards.front()};
@@ -169,7 +179,7 @@ TEST_CASE("an agent whose guard is stopped ends all of its workers, more than th
   Job agent{{.arguments = {"--nproc_per_node", std::to_string(workers), "--max_restarts", "0", "--no_python", "/bin/sleep", "1000"},
              .environment = {{"XDG_RUNTIME_DIR", directory.path()}}}};
   REQUIRE(agent.line("generation 1: "));
-  while (agent.children_named("sleep").size() < workers) std::this_thread::sleep_for(20ms);
+  REQUIRE(has_workers(agent, workers));
   const std::vector<pid_t> guards = agent.children_named("elrun-guard");
   REQUIRE(guards.size() == 1);
   const Watch guard{guards.front()};

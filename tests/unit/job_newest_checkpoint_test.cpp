@@ -2,6 +2,7 @@
 
 #include <cerrno>
 
+#include "checkpoint/commit/newest.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/unit/saving_member.hpp"
 
@@ -65,8 +66,8 @@ TEST_CASE("a checkpoint under a directory whose name is no UTF-8 is missed like 
   Saving next{removed, 2, options};
   SECTION("by the job's store") { next.session.set_store(old.store.of(Rank{0})); }
   SECTION("by the agent") {
-    next.session.agent_remembers.checkpoint =
-        std::string{as_text(old.store.of(Rank{0})->get(newest_checkpoint_key, Deadline::after(old.clock.now(), 1s)).value())};
+    const auto store = old.store.of(Rank{0});
+    next.session.agent_remembers.checkpoint = newest_told(*store, Deadline::after(old.clock.now(), 1s)).value();
     CHECK(next.saves.remembered_step(next.saver().plan.hash) == 6);
   }
   CHECK_THROWS_AS(next.saves.restore(), Error);

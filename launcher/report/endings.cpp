@@ -78,8 +78,9 @@ std::string meaning_of(int code) {
   }
 }
 
-std::string final_report(int code, const std::string& first_failure, const std::string& evidence) {
+std::string final_report(int code, const std::string& first_failure, const std::string& evidence, std::optional<int> returned) {
   std::string text = fmt::format("the job failed, exit code {}", code);
+  if (returned && *returned != code) text += fmt::format("; elrun ends with {}, as torchrun does", *returned);
   if (!first_failure.empty()) text += fmt::format("\n  cause: {}", first_failure);
   if (const std::string meaning = evidence.empty() ? meaning_of(code) : evidence; !meaning.empty())
     text += fmt::format("\n  meaning: {}", meaning);

@@ -30,7 +30,9 @@ struct Ending {
 [[nodiscard]] std::string describe(const Restoration& from);
 /// What an exit code of elrun usually comes from and what to do about it; empty when the code speaks for itself.
 [[nodiscard]] std::string meaning_of(int exit_code);
-/// The end of the log of a job that failed: the failure that ended it, then what is known of why, or what its code means.
-[[nodiscard]] std::string final_report(int exit_code, const std::string& first_failure, const std::string& evidence = {});
+/// The end of the log of a job that failed: the failure that ended it, then what is known of why, or what its code means. `returned`: what this process ends with, where that is another
+/// code than the job's.
+[[nodiscard]] std::string final_report(int exit_code, const std::string& first_failure, const std::string& evidence = {},
+                                       std::optional<int> returned = {});
 
 }  // namespace elrun::inline v0::launcher

@@ -150,7 +150,7 @@ std::string box_report(const FailedJob& job) {
 }
 
 std::string short_report(const FailedJob& job) {
-  std::string text = final_report(job.exit_code, job.cause, job.deaths.empty() ? std::string{} : job.deaths.front().evidence);
+  std::string text = final_report(job.exit_code, job.cause, job.deaths.empty() ? std::string{} : job.deaths.front().evidence, job.returned);
   if (!job.went_on_from.empty()) text += fmt::format("\n  went on at: {}", indented(job.went_on_from));
   return text;
 }

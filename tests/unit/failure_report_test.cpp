@@ -207,6 +207,10 @@ TEST_CASE("torchrun's exit codes know one failure", "[report]") {
   for (const int code : {0, 1, 3, 66, 78, 126, 137, 170}) CHECK(returned_exit_code(ExitCodes::elrun, code) == code);
   CHECK(returned_exit_code(ExitCodes::torchrun, 0) == 0);
   for (const int code : {1, 3, 66, 78, 126, 137, 170}) CHECK(returned_exit_code(ExitCodes::torchrun, code) == 1);
+  FailedJob failed = job({}, 7);
+  CHECK_THAT(short_report(failed), Catch::StartsWith("the job failed, exit code 7\n"));
+  failed.returned = 1;
+  CHECK_THAT(short_report(failed), Catch::StartsWith("the job failed, exit code 7; elrun ends with 1, as torchrun does\n"));
 }
 
 // --- evidence -----------------------------------------------------------------------------------------------------

@@ -472,7 +472,7 @@ class ELRUN_API Job {
   /// * in a process that joined a running job and has not called `next_step()` yet;
   /// * after the last step, when the world is lost: there is no next one.
   /// Throws Error: `invalid_argument` before `restore`, inside a slot, with an open scope, for too many slots, and for a slot without a report; `mismatch` for ranks that
-  /// make different calls; and whatever `forward` throws.
+  /// make different calls; and whatever `forward` throws. Let that out: the evaluation cannot be asked again, and its step cannot go on.
   Evaluation evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward);
   /// After the last step; throws Error (`invalid_argument`) before it.
   [[nodiscard]] const Outcome& outcome() const;

@@ -66,6 +66,13 @@ void JobParts::require_scopes_ended_well() const {
   if (scope_failure) std::rethrow_exception(scope_failure);
 }
 
+void JobParts::require_evaluations_ended() const {
+  require(
+      !step.has_left_evaluation() || world.over(),
+      "an evaluation was left by an exception of its program, and the other ranks may be in it still: let what `forward` throws out of the program, or find out "
+      "before evaluate() whether it can be run");
+}
+
 bool JobParts::await_loss() {
   const auto place = slot.loss_to_come();
   if (!place) return true;

@@ -97,6 +97,8 @@ struct JobParts {
   [[nodiscard]] bool await_state() { return world.finish_beside().ok() && !world.over(); }
   /// Throws what a scope's end failed of, for that itself may not throw.
   void require_scopes_ended_well() const;
+  /// Throws Error where the program caught what came out of an evaluation, whose slot is open still.
+  void require_evaluations_ended() const;
   /// The loss that the open slot reported is there, where it came from a device. False: the generation is over.
   [[nodiscard]] bool await_loss();
 

@@ -16,7 +16,7 @@ void expect(bool holds, const char* what) {
 void OpenStep::reset() {
   loop_ = Loop::untaken;
   slot_ = 0;
-  lost_evaluation_ = false;
+  lost_evaluation_ = left_evaluation_ = false;
   evaluation_.reset();
   begun_ = {};
   audit_.begin_step();

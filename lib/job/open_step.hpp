@@ -68,6 +68,9 @@ class OpenStep {
   void begin_evaluation(std::uint64_t count, std::vector<std::uint32_t> slots) { evaluation_ = {count, std::move(slots), 0}; }
   void take_evaluation_slot() { ++evaluation_->taken; }
   void end_evaluation() { evaluation_.reset(); }
+  /// An exception came out of one of them. What the other ranks are in is not known; until the next step or world.
+  void leave_evaluation() { left_evaluation_ = true; }
+  [[nodiscard]] bool has_left_evaluation() const { return left_evaluation_; }
   [[nodiscard]] bool is_evaluating() const { return evaluation_.has_value(); }
   [[nodiscard]] const std::optional<EvaluationSlots>& evaluation() const { return evaluation_; }
   /// An evaluation in this step was undecided, for the world was lost. Until the step is handed out again.
@@ -82,7 +85,7 @@ class OpenStep {
   Loop loop_ = Loop::untaken;
   std::size_t slot_ = 0;
   bool asked_for_ = false;  // over all steps
-  bool lost_evaluation_ = false;
+  bool lost_evaluation_ = false, left_evaluation_ = false;
   std::optional<EvaluationSlots> evaluation_;
   Instant begun_{};
   StepAudit audit_;

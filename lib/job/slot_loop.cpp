@@ -9,6 +9,7 @@ namespace elrun::inline v0 {
 
 void SlotLoop::take() {
   job_.require_callable();
+  job_.require_evaluations_ended();
   job_.step.take_slots(job_.world.over());
 }
 

@@ -196,6 +196,31 @@ TEST_CASE("ranks that make different calls of the job are told which, with 78", 
       }
 }
 
+TEST_CASE("where a program caught what came out of its evaluation, calls that need that one's end say so", "[job]") {
+  const auto said = [](const std::function<void(Small&, std::optional<Step>&)>& then, bool in_step) {
+    const auto members = run_world({}, [&](Job& job, Member&) {
+      Small s{job};
+      s.run_step();
+      std::optional<Step> step;
+      if (in_step) step = job.next_step();
+      try {
+        (void)job.evaluate(4, [](Slot&) { throw std::runtime_error{"the test set is away"}; });
+      } catch (const std::runtime_error&) {
+      }
+      then(s, step);
+    });
+    return members[0].failure ? members[0].failure->what : std::string{"nothing"};
+  };
+  const char* const why = "was left by an exception";
+  for (const bool in_step : {false, true}) {
+    CAPTURE(in_step);
+    CHECK_THAT(said([](Small& s, auto&) { (void)s.job.evaluate(4, [](Slot& slot) { slot.report(1, 1); }); }, in_step),
+               Catch::Contains(why));
+    CHECK_THAT(said([](Small& s, auto&) { (void)verify(s.job); }, in_step), Catch::Contains(why));
+  }
+  CHECK_THAT(said([](Small&, auto& step) { (void)step->slots(); }, true), Catch::Contains(why));
+}
+
 TEST_CASE("ranks that evaluate another number of samples are told both", "[job]") {
   std::atomic<std::uint64_t> next{0};
   const auto members = run_world({.world = 2}, [&](Job& job, Member&) {

@@ -57,7 +57,10 @@ bool EvaluationPass::run_slot(std::uint64_t count, std::uint32_t index, const st
   try {
     forward(slot);
   } catch (const std::exception& e) {
-    if (!job_.world.over() || !job_.host.session.place().elastic) throw;
+    if (!job_.world.over() || !job_.host.session.place().elastic) {
+      job_.step.leave_evaluation();
+      throw;
+    }
     job_.slot.end();
     job_.host.log.info(fmt::format(
         "an exception came out of a slot of an evaluation that the change of the world had revoked ({}): the slot does not count",

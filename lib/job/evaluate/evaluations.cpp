@@ -12,6 +12,7 @@ namespace elrun::inline v0 {
 Evaluation Evaluations::evaluate(std::uint64_t count, const std::function<void(Slot&)>& forward) {
   job_.require_callable();
   require(job_.held.is_restored(), "evaluate comes after restore()");
+  job_.require_evaluations_ended();
   require(!job_.slot.is_open() || job_.world.over(), "evaluate is called inside a slot; call it between steps");
   job_.scopes.require_all_closed("evaluate()");
   if (count == 0) return {.decided = true};

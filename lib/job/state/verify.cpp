@@ -11,6 +11,7 @@ namespace {
 Verification verify_copies(JobParts& job) {
   job.require_callable();
   require(job.held.is_restored(), "verify comes after restore()");
+  job.require_evaluations_ended();
   require(!job.slot.is_open() || job.world.over(), "verify is called inside a slot; call it between steps");
   job.scopes.require_all_closed("verify()");
   if (job.world.over() || !job.recovery.is_ready() || job.held.joined_running() || (job.gathers() && !job.scopes.end_phase(job.phase())))

@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -61,8 +62,14 @@ constexpr unsigned writers = 2;           // threads of a save: one sums while t
 constexpr int niceness = 10;
 constexpr int io_idle = 3 << 13;  // IOPRIO_CLASS_IDLE; linux/ioprio.h is not everywhere
 
+constexpr const char* no_memory = "there is no memory for it on this node";
+const char* words_of(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? no_memory : error.what();
+}
+
 /// One save of one slot, on its thread.
 struct RunningSave {
+  WorkerLine line{};
   std::shared_ptr<const SlotView> slot;
   SlotRecord record;
   std::atomic<Instant> deadline;
@@ -95,25 +102,33 @@ class Ckptd {
   int run() {
     if (!save_ended_) return exit_code::internal;
     for (;;) {
-      std::vector<pollfd> looks{{STDIN_FILENO, POLLIN, 0}, {save_ended_.get(), POLLIN, 0}};
-      for (const Connection& c : connections_) looks.push_back({c.socket.get(), POLLIN, 0});
-      const int ready = ::poll(looks.data(), looks.size(), machine_.has_settled() ? 0 : -1);
-      if (ready < 0 && errno != EINTR) return exit_code::internal;
-      if (ready <= 0) {
-        if (ready == 0) feed(AllIsRead{});
-        continue;
+      try {
+        if (!take_turn()) return exit_code::internal;
+      } catch (const std::exception& error) {  // std::bad_alloc: what is not read yet is there in the next turn
+        log_.warning(fmt::format("there is no memory for a turn, which is tried again: {}", error.what()));
+        std::this_thread::sleep_for(100ms);
       }
-      if (looks[1].revents != 0) finish_saves();
-      auto connection = connections_.begin();
-      for (std::size_t i = 2; i < looks.size(); ++i) {
-        const auto here = connection++;
-        if (looks[i].revents != 0 && !hear(*here)) hang_up(here);
-      }
-      if (looks[0].revents != 0) accept();
     }
   }
 
  private:
+  /// What has come since the turn before, or waits until something does. False: it cannot wait any more.
+  bool take_turn() {
+    std::vector<pollfd> looks{{STDIN_FILENO, POLLIN, 0}, {save_ended_.get(), POLLIN, 0}};
+    for (const Connection& c : connections_) looks.push_back({c.socket.get(), POLLIN, 0});
+    const int ready = ::poll(looks.data(), looks.size(), machine_.has_settled() ? 0 : -1);
+    if (ready < 0) return errno == EINTR;
+    if (ready == 0) return feed(AllIsRead{}), true;
+    if (looks[1].revents != 0) finish_saves();
+    auto connection = connections_.begin();
+    for (std::size_t i = 2; i < looks.size(); ++i) {
+      const auto here = connection++;
+      if (looks[i].revents != 0 && !hear(*here)) hang_up(here);
+    }
+    if (looks[0].revents != 0) accept();
+    return true;
+  }
+
   void accept() {
     for (;;) {
       auto accepted = accept_one(STDIN_FILENO);
@@ -210,15 +225,26 @@ class Ckptd {
     at.slot = std::move(at.came);
   }
   void perform(const StartSave& a) {
-    std::unique_ptr<RunningSave> save{
-        new RunningSave{.slot = connection_of(a.line)->slot, .record = std::move(read_), .deadline = a.deadline}};
-    save->hurries = a.hurries;
-    save->replaced_by = a.replaced_by.value_or(0);
-    RunningSave& it = *saves_.emplace(a.save, std::move(save)).first->second;
+    RunningSave* save = nullptr;
+    try {
+      std::unique_ptr<RunningSave> made{new RunningSave{.slot = {}, .record = {}, .deadline = a.deadline}};
+      save = saves_.emplace(a.save, std::move(made)).first->second.get();
+    } catch (const std::exception&) {  // std::bad_alloc: the machine knows of the save, so it has to hear of its end
+      RunningSave none{.slot = {}, .record = std::move(read_), .deadline = a.deadline};
+      give_up(none, no_memory, word_here_wait);
+      feed(SaveEnded{a.save, std::move(none.outcome)});
+      return;
+    }
+    RunningSave& it = *save;
+    it.line = a.line;
+    it.slot = connection_of(a.line)->slot;
+    it.record = std::move(read_);
+    it.hurries = a.hurries;
+    it.replaced_by = a.replaced_by.value_or(0);
     try {
       it.thread = quiet_thread([this, &it] { write(it); });
     } catch (const std::exception& error) {  // std::system_error: no thread can be started
-      give_up(it, error.what(), word_here_wait);
+      give_up(it, words_of(error), word_here_wait);
     }
   }
   void perform(const EndSaveBy& a) { saves_.at(a.save)->deadline = a.deadline; }
@@ -252,7 +278,7 @@ class Ckptd {
     try {
       it.outcome = outcome_of(it);
     } catch (const std::exception& error) {  // std::bad_alloc: one save fails, and no other
-      return give_up(it, error.what(), store_word_wait);
+      return give_up(it, words_of(error), store_word_wait);
     }
     it.is_over = true;
     wake();
@@ -329,7 +355,11 @@ class Ckptd {
         continue;
       }
       if (it.thread.joinable()) it.thread.join();
-      feed(SaveEnded{save->first, std::move(it.outcome)});
+      try {
+        feed(SaveEnded{save->first, std::move(it.outcome)});
+      } catch (const std::exception&) {  // std::bad_alloc: its worker looks itself what became of the save, once the connection is over
+        if (const auto to = connection_of(it.line); to != connections_.end()) hang_up(to);
+      }
       save = saves_.erase(save);
     }
   }

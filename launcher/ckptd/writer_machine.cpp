@@ -74,13 +74,12 @@ void WriterMachine::on(const LineClosed& e, Instant now) {
 }
 
 void WriterMachine::on(const SaveEnded& e, Instant) {
-  const auto save = saves_.find(e.save);
-  if (save == saves_.end()) return;
-  if (lines_.contains(save->second.line)) actions_.push_back(TellOutcome{save->second.line, e.outcome});
+  const auto save = saves_.extract(e.save);  // it is over, also where there is no memory to say so
+  if (save.empty()) return;
+  if (const WorkerLine line = save.mapped().line; lines_.contains(line)) actions_.push_back(TellOutcome{line, e.outcome});
   else if (e.outcome.failure)
     actions_.push_back(WarnOf{fmt::format("the checkpoint of step {} of a worker that is gone could not be saved: {}", e.outcome.step,
                                           message(*e.outcome.failure))});
-  saves_.erase(save);
 }
 
 void WriterMachine::on(const AllIsRead&, Instant) {
@@ -100,8 +99,8 @@ void WriterMachine::start(WorkerLine line, const SlotSave& what, Instant now) {
   StartSave begun{.save = SaveNumber{++last_save_}, .line = line, .deadline = now + save_deadline};
   if (newest > what.save.fence) begun.replaced_by = newest;
   if (is_settling() && last_minutes_.has(what.root, what.save.fence)) begun.deadline = now + settle_wait, begun.hurries = true;
-  saves_.emplace(begun.save, Save{line, what, begun.deadline});
   actions_.push_back(begun);
+  saves_.emplace(begun.save, Save{line, what, begun.deadline});  // last: where there is no memory for it, there is neither save nor action
 }
 
 void WriterMachine::refuse(const std::string& why) {

@@ -155,6 +155,53 @@ TEST_CASE("a save for which there is no memory fails alone: ckptd lives, and the
 #endif
 }
 
+TEST_CASE("memory that is refused once costs one save at most", "[ckptd]") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  WARN("SKIPPED: a sanitizer has its own allocator");
+#else
+  const std::string library = test_program_path("librefused_memory.so");
+  // Of all some 250 only those that may be of the save itself, but for a full run.
+  const std::string bytes = std::getenv("ELRUN_FULL") != nullptr ? "0" : "256";
+  bool is_refused = true, is_told = false;
+  for (int number = 1; is_refused; ++number) {
+    INFO("allocation " << number << " of " << bytes << " bytes or more");
+    TemporaryDirectory directory;
+    const Path mark = Path{directory.path()} / "refused";
+    Node node{1,
+              {{"LD_PRELOAD", library},
+               {"ELRUN_REFUSED_ALLOCATION", std::to_string(number)},
+               {"ELRUN_REFUSED_BYTES", bytes},
+               {"ELRUN_REFUSED_MARK", mark.string()}}};
+    Worker refused{node, 0, 10}, asks{node, 0, 30};
+    (void)refused.begin();
+    refused.say(SlotWord::begin);
+    const auto settles = [&] {
+      asks.say(SlotWord::settle);
+      const bool is_answered = comes([&] { return asks.has_outcome(); });
+      CHECK_FALSE(asks.outcome());
+      return is_answered && node.process.lives();
+    };
+    REQUIRE(settles());  // so it has read all that was said
+    REQUIRE(::kill(node.process.pid(), SIGUSR1) == 0);
+    refused.seal();
+    const auto outcome = refused.outcome();
+    is_refused = std::filesystem::exists(mark);
+    if (outcome && outcome->failure) {
+      CHECK(outcome->failure->code == Code::exhausted);
+      CHECK_THAT(why(outcome), Contains("rank 0") && Contains("elrun ckptd could not write the checkpoint"));
+      is_told |= why(outcome).find("there is no memory for it on this node") != std::string::npos;
+    }
+    REQUIRE(node.process.lives());
+    if (!is_refused) break;
+    REQUIRE(settles());
+    Worker next{node, 0, 20};
+    next.save();
+    CHECK(why(next.outcome()) == "");
+  }
+  CHECK(is_told);
+#endif
+}
+
 TEST_CASE("no more bytes per second are written than the job allows, until training waits for the save", "[ckptd]") {
   Node node{2};
   SECTION("the bound is one for all ranks of the node") {

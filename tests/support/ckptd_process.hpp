@@ -279,6 +279,9 @@ class CkptdWorker {
     say(SlotWord::begin);
     for (std::size_t i = 0; i < state_.size(); ++i)
       std::memcpy(data.data() + layout_.fragments[i].offset, state_[i].bytes.data(), state_[i].bytes.size());
+    seal();
+  }
+  void seal() {
     slot_.seal();
     say(SlotWord::sealed);
   }

@@ -186,6 +186,27 @@ PathFact try_directory(const Path& path) {
   return fact;
 }
 
+// A share or a bucket that is mounted as a folder may have no hard links, or not sync a folder.
+PathFact try_checkpoint_root(const Path& path) {
+  PathFact fact = try_directory(path);
+  if (!fact.is_fine) return fact;
+  std::error_code error;
+  Path there = std::filesystem::absolute(path, error);
+  while (std::filesystem::symlink_status(there, error).type() == std::filesystem::file_type::not_found && there.has_relative_path())
+    there = there.parent_path();
+  std::string name = (there / ".elrun-doctor-XXXXXX").native();
+  const Fd file{::mkostemp(name.data(), O_CLOEXEC)};
+  const std::string linked = name + "-link";
+  if (file && ::link(name.c_str(), linked.c_str()) != 0)
+    fact.problem = from_errno(errno, "make a hard link in it, as checkpoints need").what;
+  const Fd directory{::open(there.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (fact.problem.empty() && (!directory || ::fsync(directory.get()) != 0)) fact.problem = from_errno(errno, "sync it").what;
+  (void)::unlink(linked.c_str());
+  (void)::unlink(name.c_str());
+  fact.is_fine = fact.problem.empty();
+  return fact;
+}
+
 PathFact try_reading(const Path& path) {
   const Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   return {.is_fine = static_cast<bool>(file), .problem = file ? std::string{} : from_errno(errno, "open it").what};
@@ -247,7 +268,7 @@ void look_at_machine(const DoctorOptions& options, const Variables& environment,
   read_cgroup(facts);
   facts.agent_directory = in_time<PathFact>([environment] { return try_agent_directory(environment); });
   const LaunchOptions& launch = options.launch;
-  if (!launch.checkpoint_root.empty()) facts.checkpoint_root = in_time(try_directory, launch.checkpoint_root);
+  if (!launch.checkpoint_root.empty()) facts.checkpoint_root = in_time(try_checkpoint_root, launch.checkpoint_root);
   if (!launch.log_dir.empty() && launch.log_dir != "/dev/null") facts.log_directory = in_time(try_directory, launch.log_dir);
   if (!options.has_program) return;
   if (launch.program.kind == Program::Kind::script || launch.program.kind == Program::Kind::run_path)

@@ -64,7 +64,9 @@ Failure from_errno(int error, std::string_view what) {
       case EEXIST: return {Code::already_exists, Remedy::fix_config};
       case EACCES:
       case EPERM:
-      case EROFS: return {Code::not_permitted, Remedy::fix_config};
+      case EROFS:
+      case ENOSYS:  // of a file system, or a sandbox: no other try changes that
+      case EOPNOTSUPP: return {Code::not_permitted, Remedy::fix_config};
       case ENOSPC:
       case EDQUOT:
       case EFBIG: return {Code::no_space, Remedy::fix_config};

@@ -109,3 +109,20 @@ TEST_CASE("the doctor looks at files where no thread can be started, too", "[lim
   }
   CHECK(asked.says("ok    logs       " + directory.path() + " can be written"));
 }
+
+TEST_CASE("the doctor says where a directory for checkpoints has no hard links", "[limits][process]") {
+  const TemporaryDirectory directory;
+  const Ended asked =
+      elrun::test::run(test_program_path("refusing_kernel"),
+                       {"link", program_path("elrun"), "doctor", "--checkpoint_root", directory.path(), "--no_python", "/bin/sh"},
+                       {{"XDG_RUNTIME_DIR", directory.path()}});
+  INFO(asked.output);
+  if (asked.says(no_filter)) {
+    std::printf("SKIPPED: no filter of system calls can be set here\n");
+    return;
+  }
+  CHECK(asked.code == 78);
+  CHECK(asked.says("FAIL  checkpoint " + directory.path()));
+  CHECK(asked.says("make a hard link in it, as checkpoints need: Operation not supported"));
+  CHECK(std::filesystem::is_empty(directory.path()));
+}

@@ -144,7 +144,7 @@ Result<std::unique_ptr<ReadableFile>> FaultyFiles::open(const Path& path) {
 }
 
 Result<void> FaultyFiles::link(const Path& from, const Path& to) {
-  if (!has_links) return Failure{Code::not_permitted, Remedy::fix_config, "link: Operation not permitted"};
+  if (refuses_links != 0) return from_errno(refuses_links, "link " + to.string());
   return operation("link", to, true, [&](bool) -> Result<void> {
     const auto node = find(from), in = parent(to);
     if (!node || !in) return from_errno(ENOENT, "link " + to.string());

@@ -31,7 +31,7 @@ class FaultyFiles final : public Files, public Faults {
   std::optional<Bytes> disk{};  ///< What is stored takes space: there is so much in all, in place of `space`.
   [[nodiscard]] Bytes stored() const;
   std::string unmounted{};  ///< What missing_mount says.
-  bool has_links = true;    ///< The file system knows hard links.
+  int refuses_links = 0;    ///< What the file system says of hard links where it has none; 0: it has.
   std::uint64_t bytes_read = 0;
 
   Result<std::unique_ptr<WritableFile>> create(const Path& path) override;

@@ -220,6 +220,12 @@ struct CheckpointAcknowledged {
   std::uint64_t fence = 0, step = 0;
   bool is_committed = false;  ///< Its COMMIT is there at that moment.
 };
+/// A worker is about to claim this fence for its generation. Where another one has it by then, it claims a later one.
+struct FenceClaimed {
+  ProcessId worker;
+  Generation generation;
+  std::uint64_t fence = 0;
+};
 /// Its members go on from a checkpoint; step 0: there is none.
 struct WentOn {
   ProcessId worker;

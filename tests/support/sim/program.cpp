@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <charconv>
 
+#include "checkpoint/format/names.hpp"
 #include "lib/job/group_peers.hpp"
 #include "lib/job/save/slot_writer.hpp"
+#include "tests/support/forwarding_files.hpp"
 #include "tests/support/sim/simulation.hpp"
 
 namespace elrun::sim {
@@ -340,12 +342,19 @@ void Program::run() {
   SimulatedSession session{*this, clock};
   const Log log{"job", [this](Level, std::string_view line) { simulation_.tell("{}: {}", simulation_.name(id_), line); }};
   const auto out = [](std::string_view) {};
+  test::ForwardingFiles files{*simulation_.storage_, [this](const char* verb, const Path& path) -> Result<void> {
+                                const std::string name = path.filename().string();
+                                if (std::string_view{verb} == "link" && name.ends_with(".claim"))
+                                  if (const auto fence = parse_fence_number(name))
+                                    simulation_.see(FenceClaimed{id_, place_.membership.generation, *fence});
+                                return {};
+                              }};
   simulation_.place_taken(id_, place_);
   int code = 0;
   last_assertion.clear();
   try {
     JobAccess::drive({.clock = clock,
-                      .files = *simulation_.storage_,
+                      .files = files,
                       .session = session,
                       .log = log,
                       .out = out,

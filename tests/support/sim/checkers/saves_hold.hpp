@@ -31,8 +31,8 @@ struct SavesHold {
     if (!is_first && one.step < at->second)
       report.violate(name, fmt::format("under fence {} step {} is acknowledged after step {}", one.fence, one.step, at->second));
     at->second = std::max(at->second, one.step);
-    auto& newest = newest_[generation_];
-    newest = std::max(newest, std::pair{one.fence, one.step});
+    std::uint64_t& newest = newest_[generation_][one.fence];
+    newest = std::max(newest, one.step);
     saved_ = std::max(saved_, Saved{one.fence, one.step, begun_});
   }
   void on(const GenerationBegan& began, Report&) {
@@ -53,11 +53,18 @@ struct SavesHold {
     generations_[one.worker] = one.generation.number;
     generation_ = std::max(generation_, one.generation.number);
   }
+  void on(const PlaceTaken& one, Report&) { places_[one.worker] = one.generation; }
+  void on(const FenceClaimed& one, Report&) { claims_[{one.generation.lineage, one.generation.number}] = one.fence; }
+  /// What is acknowledged under a later fence than this start's was acknowledged after it: one of its workers may hear of the start's answer late.
   void on(const WentOn& went, Report& report) {
     if (went.passes_over) loaded_in_ = std::max(loaded_in_, generations_.at(went.worker));
+    const Generation& place = places_.at(went.worker);
+    const auto claim = claims_.find({place.lineage, place.number});
     std::pair<std::uint64_t, std::uint64_t> newest{};
     for (const auto& [generation, acknowledged] : newest_)
-      if (generation <= generations_.at(went.worker)) newest = std::max(newest, acknowledged);
+      for (const std::pair<const std::uint64_t, std::uint64_t>& one : acknowledged)
+        if (generation <= generations_.at(went.worker) && (claim == claims_.end() || one.first <= claim->second))
+          newest = std::max<std::pair<std::uint64_t, std::uint64_t>>(newest, one);
     if (!went.passes_over && went.step < newest.second)
       report.violate(name, fmt::format("worker#{} goes on from step {}, although step {} was acknowledged under fence {}",
                                        went.worker.value(), went.step, newest.second, newest.first));
@@ -89,10 +96,12 @@ struct SavesHold {
   }
 
  private:
-  std::map<std::uint64_t, std::uint64_t> steps_;                             // the newest, by fence
-  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> newest_;  // fence and step, by the newest generation at that moment
-  std::map<ProcessId, std::uint64_t> generations_;                           // of each worker
-  std::uint64_t generation_ = 0;                                             // the newest
+  std::map<std::uint64_t, std::uint64_t> steps_;                            // the newest, by fence
+  std::map<std::uint64_t, std::map<std::uint64_t, std::uint64_t>> newest_;  // steps, by the newest generation at that moment and by fence
+  std::map<ProcessId, std::uint64_t> generations_;                          // of each worker, at its start,
+  std::map<ProcessId, Generation> places_;                                  // and its newest place
+  std::map<std::pair<Lineage, std::uint64_t>, std::uint64_t> claims_;       // the newest fence, by generation
+  std::uint64_t generation_ = 0;                                            // the newest
   struct Saved {
     std::uint64_t fence = 0, step = 0;
     std::uint64_t generation = 0;  // the newest at that moment

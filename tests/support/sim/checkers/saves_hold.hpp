@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -33,11 +34,15 @@ struct SavesHold {
     at->second = std::max(at->second, one.step);
     std::uint64_t& newest = newest_[generation_][one.fence];
     newest = std::max(newest, one.step);
-    saved_ = std::max(saved_, Saved{one.fence, one.step, begun_});
+    Saved& saved = saved_[one.fence];
+    saved = std::max(saved, Saved{one.fence, one.step, begun_});
   }
   void on(const GenerationBegan& began, Report&) {
     begun_ = std::max(begun_, began.generation.number);
-    saved_before_[{began.generation.lineage, began.generation.number}] = saved_;
+    worlds_.try_emplace(began.generation.lineage, worlds_.size());
+    Saved& before = saved_before_[{began.generation.lineage, began.generation.number}];
+    for (const auto& [fence, saved] : saved_)
+      if (!is_of_a_world_beside(fence, began.generation.lineage)) before = std::max(before, saved);
   }
   /// A world of members that were spares meanwhile has an older state, and may not go on from it. (A step that a member voted for, and others decided while it was away, it applies here: that is none that is done again.)
   void on(const StepHandedOut& one, Report& report) {
@@ -54,7 +59,10 @@ struct SavesHold {
     generation_ = std::max(generation_, one.generation.number);
   }
   void on(const PlaceTaken& one, Report&) { places_[one.worker] = one.generation; }
-  void on(const FenceClaimed& one, Report&) { claims_[{one.generation.lineage, one.generation.number}] = one.fence; }
+  void on(const FenceClaimed& one, Report&) {
+    claims_[{one.generation.lineage, one.generation.number}] = one.fence;
+    claimed_by_.try_emplace(one.fence, Claim{one.generation.lineage, worlds_.size()});
+  }
   /// What is acknowledged under a later fence than this start's was acknowledged after it: one of its workers may hear of the start's answer late.
   void on(const WentOn& went, Report& report) {
     if (went.passes_over) loaded_in_ = std::max(loaded_in_, generations_.at(went.worker));
@@ -96,6 +104,13 @@ struct SavesHold {
   }
 
  private:
+  /// Two coordinators may have a world each: a second agent ran under the name of a node, and began anew. What its world saves while this one goes on, this one cannot know; it claims a later fence then, which
+  /// ends the other one.
+  [[nodiscard]] bool is_of_a_world_beside(std::uint64_t fence, Lineage here) const {
+    const auto claim = claimed_by_.find(fence);
+    return claim != claimed_by_.end() && claim->second.lineage != here && worlds_.at(here) < claim->second.worlds;
+  }
+
   std::map<std::uint64_t, std::uint64_t> steps_;                            // the newest, by fence
   std::map<std::uint64_t, std::map<std::uint64_t, std::uint64_t>> newest_;  // steps, by the newest generation at that moment and by fence
   std::map<ProcessId, std::uint64_t> generations_;                          // of each worker, at its start,
@@ -107,7 +122,13 @@ struct SavesHold {
     std::uint64_t generation = 0;  // the newest at that moment
     auto operator<=>(const Saved&) const = default;
   };
-  Saved saved_;                                                      // the newest
+  std::map<std::uint64_t, Saved> saved_;   // the newest, by fence
+  std::map<Lineage, std::size_t> worlds_;  // of each coordinator, how many there were before it
+  struct Claim {
+    Lineage lineage{};
+    std::size_t worlds = 0;  // that had begun at that moment
+  };
+  std::map<std::uint64_t, Claim> claimed_by_;                        // by fence
   std::map<std::pair<Lineage, std::uint64_t>, Saved> saved_before_;  // each generation began
   std::uint64_t begun_ = 0;                                          // the newest generation
   std::uint64_t loaded_in_ = 0;                                      // the newest generation in which a start passed over a checkpoint

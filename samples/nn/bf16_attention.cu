@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(threads)
 
 /// Gradients of queries: a block has 64 rows of them, and goes through the keys that they see.
 template <unsigned size>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads NN_BLOCKS_AT_ONCE(2))
     queries_backward_kernel(std::size_t batch, std::size_t context, std::size_t heads, std::size_t channels, float scale, float root,
                             const Half* dy, const Half* qkv, const float* logs, const float* dots, Half* dqkv) {
   __shared__ __align__(16) Tile<size> keys;

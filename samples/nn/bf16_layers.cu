@@ -115,7 +115,7 @@ __device__ __forceinline__ float fold_sum(float x) {
 
 /// `body(row, lane)` for each row, by all lanes of a warp.
 template <class Body>
-__global__ void __launch_bounds__(block_threads) warp_rows_kernel(std::size_t rows, Body body) {
+__global__ void __launch_bounds__(block_threads NN_BLOCKS_AT_ONCE(4)) warp_rows_kernel(std::size_t rows, Body body) {
   for (std::size_t row = std::size_t{blockIdx.x} * warps + threadIdx.x / warp; row < rows; row += std::size_t{gridDim.x} * warps)
     body(row, threadIdx.x % warp);
 }

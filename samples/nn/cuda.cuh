@@ -63,6 +63,13 @@ void launch_resident(std::size_t grid, unsigned block, std::size_t shared, cudaS
 
 inline constexpr unsigned block_threads = 256;
 
+// Behind a kernel's threads in __launch_bounds__: of this kernel `blocks` are on a multiprocessor at once, so it may have the registers of that many. Without it nvcc 13.5 aims at more of them on sm_100, and spills.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define NN_BLOCKS_AT_ONCE(blocks) , blocks
+#else
+#define NN_BLOCKS_AT_ONCE(blocks)
+#endif
+
 /// Enough blocks to fill a device; loops in the kernels do the rest.
 [[nodiscard]] inline unsigned blocks_for(std::size_t threads) {
   return static_cast<unsigned>(std::clamp<std::size_t>((threads + block_threads - 1) / block_threads, 1, 2048));

@@ -78,8 +78,8 @@ Result<Start> Checkpointer::start(const KnownElsewhere& outside, const AskRanks&
 Result<RootView> Checkpointer::look_at_first(const KnownElsewhere& outside, std::vector<std::string>& notes) const {
   ELRUN_TRY_ASSIGN(RootView view, root_.of_reading(look(root_, any_fence, outside.witnesses, notes)));
   if (auto one = see_one_storage(view, outside.sights); !one.ok()) {
-    (void)root_.tier().list(
-        "");  // the next look asks the server, where this node's client of a network file system remembers a name as absent
+    // So the next look asks the server, where this node's client of a network file system remembers a name as absent.
+    (void)root_.tier().list("");
     return std::move(one).failure();
   }
   return view;

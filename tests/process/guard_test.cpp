@@ -81,14 +81,17 @@ struct Stage {
   }
 };
 
-/// Whether so many run within a minute and a half.
-bool has_workers(const Job& agent, std::size_t count) {
-  const auto until = std::chrono::steady_clock::now() + 90s;
-  while (agent.children_named("sleep").size() < count) {
-    if (std::chrono::steady_clock::now() > until) return false;
+/// The guard of an agent all of whose workers, so many, run; it is stopped.
+pid_t stop_guard(Job& agent, std::size_t workers) {
+  REQUIRE(agent.line("generation 1: "));
+  for (const auto until = std::chrono::steady_clock::now() + 90s; agent.children_named("sleep").size() < workers;) {
+    REQUIRE(std::chrono::steady_clock::now() < until);
     std::this_thread::sleep_for(20ms);
   }
-  return true;
+  const std::vector<pid_t> guards = agent.children_named("elrun-guard");
+  REQUIRE(guards.size() == 1);
+  ::kill(guards.front(), SIGSTOP);
+  return guards.front();
 }
 
 }  // namespace
@@ -158,18 +161,14 @@ TEST_CASE(
   constexpr std::size_t workers = 150;  // their ends and their successors are more than the guard's line has room for
   Job agent{{.arguments = {"--nproc_per_node", std::to_string(workers), "--max_restarts", "1", "--no_python", "/bin/sleep", "1000"},
              .environment = {{"XDG_RUNTIME_DIR", directory.path()}}}};
-  REQUIRE(agent.line("generation 1: "));
-  REQUIRE(has_workers(agent, workers));
-  const std::vector<pid_t> guards = agent.children_named("elrun-guard");
-  REQUIRE(guards.size() == 1);
-  const Watch guard{guards.front()};
-  ::kill(guards.front(), SIGSTOP);
+  const pid_t stopped = stop_guard(agent, workers);
+  const Watch guard{stopped};
   ::kill(agent.children_named("sleep").front(), SIGKILL);
   CHECK(agent.wait(60s) == 126);
   INFO(agent.output());
-  CHECK(agent.says("the guard of this agent's workers (process " + std::to_string(guards.front()) + ") reads nothing; was it stopped?"));
+  CHECK(agent.says("the guard of this agent's workers (process " + std::to_string(stopped) + ") reads nothing; was it stopped?"));
   CHECK(agent.children_named("sleep").empty());
-  ::kill(guards.front(), SIGCONT);
+  ::kill(stopped, SIGCONT);
   CHECK(guard.ended(10s));
 }
 
@@ -178,12 +177,8 @@ TEST_CASE("an agent whose guard is stopped ends all of its workers, more than th
   constexpr std::size_t workers = 320;  // some 280 numbers fit
   Job agent{{.arguments = {"--nproc_per_node", std::to_string(workers), "--max_restarts", "0", "--no_python", "/bin/sleep", "1000"},
              .environment = {{"XDG_RUNTIME_DIR", directory.path()}}}};
-  REQUIRE(agent.line("generation 1: "));
-  REQUIRE(has_workers(agent, workers));
-  const std::vector<pid_t> guards = agent.children_named("elrun-guard");
-  REQUIRE(guards.size() == 1);
-  const Watch guard{guards.front()};
-  ::kill(guards.front(), SIGSTOP);
+  const pid_t stopped = stop_guard(agent, workers);
+  const Watch guard{stopped};
   ::kill(agent.children_named("sleep").front(), SIGKILL);
   CHECK(agent.wait(60s) == 128 + SIGKILL);
   INFO(agent.output());

@@ -327,15 +327,12 @@ TEST_CASE("a worker gets its place, its store and its end from the agent", "[ses
   }
   SECTION("a session that is closed is closed for the agent, too, while a forked child lives on") {
     const pid_t child = ::fork();
-    if (child == 0)
-      for (;;) ::pause();
+    while (child == 0) ::pause();
     first.reset();
-    const Deadline heard = within(20s);
-    while (agent.closed == 0 && !heard.passed(steady.now())) std::this_thread::yield();
+    for (const Deadline heard = within(20s); agent.closed == 0 && !heard.passed(steady.now());) std::this_thread::yield();
     CHECK(agent.closed == 1);
     CHECK(second->store().set("k", {}, within(20s)).ok());
-    ::kill(child, SIGKILL);
-    CHECK(::waitpid(child, nullptr, 0) == child);
+    CHECK((::kill(child, SIGKILL) == 0 && ::waitpid(child, nullptr, 0) == child));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "lib/job/save/storage_wait.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/support/manual_clock.hpp"
+#include "tests/support/shared_clock.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {
@@ -311,21 +312,6 @@ TEST_CASE("a member whose node leaves has all save at the end of the step, once,
   const auto without_root = run_world({.world = 2, .leave = WorldOptions::Leave{0, 1}}, toy({.plan = toy_plan(1)}));
   CHECK(without_root[0].ready_to_leave_at == std::vector<std::uint64_t>{2});  // there is nothing to save to
 }
-
-namespace {
-
-/// One member moves it while others look at it.
-class SharedClock final : public Clock {
- public:
-  [[nodiscard]] Instant now() const override { return Instant{Duration{now_.load()}}; }
-  [[nodiscard]] std::int64_t wall_ns() const override { return now_.load(); }
-  void advance(Duration by) { now_ += by.count(); }
-
- private:
-  std::atomic<std::int64_t> now_{0};
-};
-
-}  // namespace
 
 TEST_CASE("a member whose node leaves joins no step after the save, until its generation ends or a second passes", "[job]") {
   SharedClock clock;

@@ -3,29 +3,18 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdint>
 
 #include "lib/base/failure.hpp"
 #include "tests/support/faulty_files.hpp"
 #include "tests/support/forwarding_files.hpp"
+#include "tests/support/shared_clock.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {
 namespace {
 
-/// Each rank's thread moves it.
-class ClockOfRanks final : public Clock {
- public:
-  [[nodiscard]] Instant now() const override { return Instant{Duration{now_.load()}}; }
-  [[nodiscard]] std::int64_t wall_ns() const override { return now_.load(); }
-  void advance(Duration by) { now_ += by.count(); }
-
- private:
-  std::atomic<Duration::rep> now_ = 0;
-};
-
 struct TwoStorages {
-  ClockOfRanks clock;
+  SharedClock clock;
   FaultyFiles shared, bare;
   std::vector<Member> run(std::uint64_t generation, std::uint32_t world, std::optional<std::uint32_t> blind) {
     WorldOptions options{.world = world, .generation = generation};

@@ -29,7 +29,7 @@ class Saves {
     std::optional<std::vector<Aux>> host_state;  ///< Nothing when the root has no checkpoint.
   };
   /// Loads the checkpoint that `decide` chooses. `not_found` when one was acknowledged and is missing: resume.hpp. `io` when one cannot be read that it would choose:
-  /// then it is to be called again later. So is what fails with `unreachable`: a rank sees checkpoints that the leader does not see (sights.hpp); that is `not_found` in the end.
+  /// then it is to be called again later. So is what fails as `may_be_seen_yet` says: a rank sees checkpoints that the leader does not see (sights.hpp).
   Result<Loaded> restore();
 
   /// What is known of the newest checkpoint.

@@ -19,7 +19,8 @@ namespace {
 constexpr Duration look_interval = 20ms, slow_period = 20ms, slow_slice_min = 1ms;
 constexpr Duration count_time = 1s;           ///< For more workers than were told of to be seen, once those are there.
 constexpr Duration last_output_timeout = 1s;  ///< Of the job, read after a launcher ended with success.
-constexpr Duration others_limit = 15s;        ///< Once a launcher ended with success, for those that came back to a job that is over.
+constexpr Duration others_limit = 15s;        ///< Once a launcher ended with success, for those that were away by then.
+constexpr Duration back_after = 1s;           ///< A worker that lives so long after its node's fault is over belongs to the job again.
 constexpr std::size_t event_log_max = 64 << 20;
 
 std::string text_of_file(const std::string& path) {
@@ -112,7 +113,7 @@ void ChaosRun::abort() {
 
 void ChaosRun::saw(std::uint32_t node, std::string_view line) {
   // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
-  if (first_success_ && was_away_.contains(node) && clock_.now() - *first_success_ > last_output_timeout) return;
+  if (first_success_ && away_.contains(node) && clock_.now() - *first_success_ > last_output_timeout) return;
   steps_.saw(line, clock_.now() - job_.began(), states_.saw(line, node));
 }
 
@@ -126,8 +127,7 @@ void ChaosRun::wake_in(Duration time) {
 void ChaosRun::look() {
   const Instant now = clock_.now();
   if (is_over()) return finish();
-  for (std::uint32_t node = 0; node < job_.nodes() && !first_success_; ++node)
-    if (const auto& ending = job_.ending(node); ending && ending->ok()) first_success_ = now;
+  if (!first_success_) note_first_success(now);
   if (first_success_ && now - *first_success_ > others_limit && only_those_run_that_were_away()) {
     notes_.push_back(
         fmt::format("the job is done, and {} later nodes that had come back to it still ran: they were killed", for_people(others_limit)));
@@ -145,7 +145,7 @@ void ChaosRun::look() {
     zero_ = now;
     say_(fmt::format("{}: {} run", setting_.job.name, count_of(job_.nodes() * setting_.job.options.world.workers, "worker")));
   }
-  if (zero_ && !first_success_) do_what_is_due();
+  if (zero_) do_what_is_due();
   wake_in(look_interval);
 }
 
@@ -195,8 +195,18 @@ bool ChaosRun::is_over() const {
 
 bool ChaosRun::only_those_run_that_were_away() const {
   for (std::uint32_t node = 0; node < job_.nodes(); ++node)
-    if (job_.runs(node) && !was_away_.contains(node)) return false;
+    if (job_.runs(node) && !away_.contains(node)) return false;
   return true;
+}
+
+void ChaosRun::note_first_success(Instant now) {
+  std::erase_if(away_, [&](const auto& one) {
+    const auto& [node, back_at] = one;
+    return back_at && now - *back_at >= back_after && !job_.workers(node).empty();
+  });
+  for (std::uint32_t node = 0; node < job_.nodes() && !first_success_; ++node)
+    if (const auto& ending = job_.ending(node); ending && ending->ok()) first_success_ = now;
+  if (first_success_) rehearsal_.begin_no_more();
 }
 
 RehearsalFacts ChaosRun::gather(Duration time) const {
@@ -245,7 +255,7 @@ Result<std::string> ChaosRun::begin(std::size_t fault) {
     case FaultKind::kill_agent: lose(fault, f.target); return fmt::format("node {} is lost", f.target);
     case FaultKind::cut:
       ELRUN_TRY(setting_.job.networks->cut(f.target));
-      was_away_.insert(f.target);
+      away_[f.target] = std::nullopt;
       return fmt::format("node {} has no network", f.target);
     case FaultKind::fill: ELRUN_TRY(setting_.disk->fill()); return std::string{"the disk is full"};
   }
@@ -256,7 +266,7 @@ void ChaosRun::lose(std::size_t fault, std::uint32_t node) {
   job_.lose(node);
   states_.lost(node);
   lost_node_[fault] = node;
-  was_away_.insert(node);
+  away_[node] = std::nullopt;
 }
 
 Result<std::string> ChaosRun::hit_worker(std::size_t fault) {
@@ -289,11 +299,17 @@ void ChaosRun::end(std::size_t fault) {
   const Fault& f = records_[fault].fault;
   Result<void> done;
   holds_.let_go(fault);
-  if (f.kind == FaultKind::cut) done = setting_.job.networks->mend(f.target);
+  if (f.kind == FaultKind::cut) {
+    done = setting_.job.networks->mend(f.target);
+    away_[f.target] = clock_.now();
+  }
   if (f.kind == FaultKind::fill) setting_.disk->make_room();
-  const bool job_goes_on = !first_success_ && !is_finished_;
-  if (job_goes_on && f.kind == FaultKind::coordinator && job_.has_store()) done = job_.bring_back_store();
-  if (const auto node = lost_node_.find(fault); node != lost_node_.end() && job_goes_on) done = job_.bring_back(node->second);
+  // Those that still work need the store; a node that was lost does not come back to a job that is over.
+  if (!is_finished_ && f.kind == FaultKind::coordinator && job_.has_store()) done = job_.bring_back_store();
+  if (const auto node = lost_node_.find(fault); node != lost_node_.end() && !first_success_ && !is_finished_) {
+    done = job_.bring_back(node->second);
+    away_[node->second] = clock_.now();
+  }
   if (!done.ok()) notes_.push_back(fmt::format("{}: {}", plan_line(f), message(done.failure())));
 }
 
@@ -318,7 +334,7 @@ std::vector<NodeEnd> ChaosRun::ends() const {
   std::vector<NodeEnd> ends;
   for (std::uint32_t node = 0; node < job_.nodes(); ++node)
     if (const auto& ending = job_.ending(node))
-      ends.push_back({node, ending->code(), job_.ended_at(node) - job_.began(), was_away_.contains(node)});
+      ends.push_back({node, ending->code(), job_.ended_at(node) - job_.began(), away_.contains(node)});
   return ends;
 }
 

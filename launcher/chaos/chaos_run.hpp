@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -81,6 +80,8 @@ class ChaosRun {
   void note_unexpected_worker();
   [[nodiscard]] bool is_over() const;
   [[nodiscard]] bool only_those_run_that_were_away() const;
+  /// Notes the first launcher that ended with success, and which nodes are away by then. No fault begins after it; those that last end in time.
+  void note_first_success(Instant now);
   [[nodiscard]] RehearsalFacts gather(Duration time) const;
   void perform(const FaultAction& action, Duration time);
   /// What was hit, in words; a failure: it was not there any more, or the system refused.
@@ -105,7 +106,8 @@ class ChaosRun {
   Instant over_at_{};
   std::vector<FaultRecord> records_;
   std::map<std::size_t, std::uint32_t> lost_node_;  // by the fault that took it
-  std::set<std::uint32_t> was_away_;                // nodes that some fault took, or cut off
+  // Nodes that a fault took or cut off and that do not work for the job again, each with the end of its fault, nothing while that lasts. As it was at the first success.
+  std::map<std::uint32_t, std::optional<Instant>> away_;
   std::vector<std::string> notes_;
   Orphans* orphans_ = nullptr;
   std::optional<std::string> unexpected_;  // a worker that the job should not have, in words

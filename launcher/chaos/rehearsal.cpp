@@ -78,6 +78,11 @@ std::vector<FaultAction> Rehearsal::on(const RehearsalFacts& facts) {
   return actions;
 }
 
+void Rehearsal::begin_no_more() {
+  for (Progress& now : progress_)
+    if (now.state == State::ahead || now.state == State::due) now.state = State::over;
+}
+
 std::vector<FaultAction> Rehearsal::finish() {
   std::vector<FaultAction> actions;
   for (std::size_t i = 0; i < faults_.size(); ++i) {

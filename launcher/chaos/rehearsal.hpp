@@ -43,6 +43,8 @@ class Rehearsal {
   [[nodiscard]] bool may_act(Duration time, std::optional<std::uint64_t> step) const;
   /// In the order in which they are to be done. Ends come before beginnings.
   [[nodiscard]] std::vector<FaultAction> on(const RehearsalFacts& facts);
+  /// A part of the job has ended with success. What lasts still ends in its time.
+  void begin_no_more();
   /// The job is over: ends whatever lasts. Nothing begins any more.
   [[nodiscard]] std::vector<FaultAction> finish();
 

@@ -58,11 +58,12 @@ struct ReportedTimes {
 struct NodeEnd {
   std::uint32_t node = 0;
   int exit_code = 0;
-  Duration at{};          ///< Since the run began.
-  bool was_away = false;  ///< The plan took it away, or cut its network, at some time.
+  Duration at{};  ///< Since the run began.
+  bool was_away =
+      false;  ///< When the first node ended with success, the plan had taken it away or cut its network, and it did not work for the job again.
 };
-/// The nodes that make a run a failure, the first that ended first: all that did not end with success, but for one that the plan had taken away and that ended after another had
-/// ended with success. It may have come back to a job that was over.
+/// The nodes that make a run a failure, the first that ended first: all that did not end with success, but for one that was away when another ended with success, and that ended
+/// after that. It may have come back to a job that was over.
 [[nodiscard]] std::vector<NodeEnd> nodes_that_failed(std::span<const NodeEnd> ends);
 
 struct RunFacts {

@@ -224,6 +224,40 @@ TEST_CASE("a node that goes on after another one has succeeded is waited for, an
   CHECK(folder.left_behind().empty());
 }
 
+TEST_CASE("a node that was away for a moment and works again is judged as any other", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "100ms kill-agent node 1 for 100ms\n");
+  // Each node is a job of its own here. Node 0 ends when node 1, which was lost, has worked again for two seconds.
+  const auto chaos = folder.start(
+      {"--plan", folder / "plan", "--nnodes", "2", "--limit", "200s", "--launcher", program_path("elrun") + " --no_python", "--",
+       folder.script(
+           "d=$1/lives; mkdir -p $d\nwait_for() { while [ ! -e $d/$1 ]; do sleep 0.05; done; }\n"
+           "case ${1##*/}$2 in\n"
+           "  disturbed0) wait_for 1.2; sleep 2;;\n"
+           "  disturbed1) if [ -e $d/1.1 ]; then touch $d/1.2; sleep 5; echo state=b; exit 7; else touch $d/1.1; sleep 1000; fi;;\n"
+           "esac\necho state=a\n"),
+       "{run}", "{node}"});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == 2);
+  CHECK(ended.says("did not finish: node 1 ended with exit code 7, though another node succeeded"));
+  CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("a worker that is stopped goes on in its time when another node has ended before", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "100ms stop rank 1 for 2s\n");
+  // Each node is a job of its own here, and node 0 ends at once.
+  const auto chaos =
+      folder.start({"--plan", folder / "plan", "--nnodes", "2", "--limit", "60s", "--launcher", program_path("elrun") + " --no_python",
+                    "--", folder.script("sleep 0.5; [ $1 = 0 ] || sleep 0.5; echo state=a\n"), "{node}"});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  CHECK(ended.says("stop rank 1 for 2s: over"));
+  CHECK(folder.left_behind().empty());
+}
+
 TEST_CASE("a job that does not survive, and one that nothing happened to, have exit codes of their own", "[chaos][process]") {
   const ChaosFolder folder;
   SECTION("it did not finish") {

@@ -56,6 +56,19 @@ TEST_CASE("what lasts ends after its time, or with the job", "[chaos]") {
   }
 }
 
+TEST_CASE("what lasts ends in its time when nothing begins any more", "[chaos]") {
+  Rehearsal rehearsal = rehearsal_of("1s stop rank 1 for 2s\n1s kill rank 3\n5s kill rank 0\n");
+  RehearsalFacts facts = all_there(1s);
+  facts.nodes[1].workers[1] = false;  // so the kill is due, and waits
+  CHECK(rehearsal.on(facts) == Actions{{What::begin, 0}});
+  rehearsal.begin_no_more();
+  CHECK(rehearsal.on(all_there(2999ms)).empty());
+  CHECK_FALSE(rehearsal.may_act(2999ms, {}));
+  CHECK(rehearsal.on(all_there(3s)) == Actions{{What::end, 0}});
+  CHECK_FALSE(rehearsal.may_act(100s, {}));
+  CHECK(rehearsal.on(all_there(100s)).empty());
+}
+
 TEST_CASE("a fault that is due waits for what it hits", "[chaos]") {
   RehearsalFacts facts = all_there(10s);
   const auto waits_then_begins = [&](const char* text, const std::function<void(RehearsalFacts&, bool)>& set) {

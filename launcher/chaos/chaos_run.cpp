@@ -157,7 +157,7 @@ void ChaosRun::do_what_is_due() {
     has_begun = false;
     for (const FaultAction& action : rehearsal_.on(gather(time))) {
       perform(action, clock_.now() - *zero_);
-      has_begun |= action.what == FaultAction::What::begin;
+      has_begun |= action.what == FaultAction::What::begin && records_[action.fault].began.has_value();
     }
   }
 }
@@ -209,6 +209,11 @@ void ChaosRun::note_first_success(Instant now) {
   if (first_success_) rehearsal_.begin_no_more();
 }
 
+bool ChaosRun::was_killed(std::uint32_t node, const WorkerProcess& worker) const {
+  const auto killed = killed_.find({node, worker.local_rank});
+  return killed != killed_.end() && killed->second == worker.pid;
+}
+
 RehearsalFacts ChaosRun::gather(Duration time) const {
   RehearsalFacts facts{.time = time, .step = steps_.highest()};
   for (std::uint32_t node = 0; node < job_.nodes(); ++node) {
@@ -216,7 +221,7 @@ RehearsalFacts ChaosRun::gather(Duration time) const {
     at.has_agent = job_.runs(node);
     at.workers.resize(setting_.job.options.world.workers);
     for (const WorkerProcess& worker : job_.workers(node))
-      if (worker.local_rank < at.workers.size()) at.workers[worker.local_rank] = true;
+      if (worker.local_rank < at.workers.size() && !was_killed(node, worker)) at.workers[worker.local_rank] = true;
   }
   facts.has_coordinator = job_.has_store() ? job_.store_runs() : job_.coordinator().has_value();
   return facts;
@@ -228,6 +233,10 @@ void ChaosRun::perform(const FaultAction& action, Duration time) {
   switch (action.what) {
     case FaultAction::What::begin: {
       const auto hit = begin(action.fault);
+      if (!hit.ok() && hit.failure().code == Code::not_found) {  // it has ended just now
+        rehearsal_.waits_again(action.fault);
+        break;
+      }
       if (hit.ok()) record.began = time;
       record.words = hit.ok() ? *hit : hit.failure().what;
       say_(fmt::format("{:8.2f} s  {}: {}", seconds(time), what, record.words));
@@ -273,12 +282,15 @@ Result<std::string> ChaosRun::hit_worker(std::size_t fault) {
   const Fault& f = records_[fault].fault;
   const std::uint32_t workers = setting_.job.options.world.workers;
   for (const WorkerProcess& worker : job_.workers(f.target / workers)) {
-    if (worker.local_rank != f.target % workers) continue;
+    if (worker.local_rank != f.target % workers || was_killed(f.target / workers, worker)) continue;
     Fd process = hold_worker(worker);
     const bool there = f.kind == FaultKind::kill   ? signal_process(process, SIGKILL)
                        : f.kind == FaultKind::stop ? holds_.stop(fault, std::move(process))
                                                    : holds_.slow(fault, std::move(process), f.percent);
-    if (there && f.kind == FaultKind::kill) states_.lost(f.target / workers, worker.local_rank);
+    if (there && f.kind == FaultKind::kill) {
+      states_.lost(f.target / workers, worker.local_rank);
+      killed_[{f.target / workers, worker.local_rank}] = worker.pid;
+    }
     if (there) return fmt::format("process {}, worker {} of node {}", worker.pid, worker.local_rank, f.target / workers);
   }
   return Failure{Code::not_found, Remedy::retry, "the worker has ended just now"};
@@ -342,6 +354,7 @@ RunFacts ChaosRun::facts() const {
   RunFacts facts{.in_time = in_time_,
                  .unfit = unexpected_,
                  .states = states_.states(),
+                 .states_of_killed = states_.are_of_killed(),
                  .step = steps_.highest(),
                  .step_lines = steps_.lines(),
                  .steps_again = steps_.again(),

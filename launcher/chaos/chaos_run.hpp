@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
@@ -82,6 +83,8 @@ class ChaosRun {
   [[nodiscard]] bool only_those_run_that_were_away() const;
   /// Notes the first launcher that ended with success, and which nodes are away by then. No fault begins after it; those that last end in time.
   void note_first_success(Instant now);
+  /// The worker of that place, and not one that a fault has killed and that still ends.
+  [[nodiscard]] bool was_killed(std::uint32_t node, const WorkerProcess& worker) const;
   [[nodiscard]] RehearsalFacts gather(Duration time) const;
   void perform(const FaultAction& action, Duration time);
   /// What was hit, in words; a failure: it was not there any more, or the system refused.
@@ -105,7 +108,8 @@ class ChaosRun {
   std::optional<Instant> first_success_;  // of a launcher that ended by itself
   Instant over_at_{};
   std::vector<FaultRecord> records_;
-  std::map<std::size_t, std::uint32_t> lost_node_;  // by the fault that took it
+  std::map<std::size_t, std::uint32_t> lost_node_;                   // by the fault that took it
+  std::map<std::pair<std::uint32_t, std::uint32_t>, pid_t> killed_;  // by node and local rank, the last one: it may take a while to end
   // Nodes that a fault took or cut off and that do not work for the job again, each with the end of its fault, nothing while that lasts. As it was at the first success.
   std::map<std::uint32_t, std::optional<Instant>> away_;
   std::vector<std::string> notes_;

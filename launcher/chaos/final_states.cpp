@@ -97,6 +97,7 @@ std::string in_words(const std::vector<ReportedState>& states) {
 bool FinalStates::saw(std::string_view line, std::uint32_t node) {
   auto state = word_after(line, state_mark_);
   if (!state) return false;
+  of_killed_.clear();
   const auto step = number_after(line, step_mark_);
   const bool is_alone = world_.workers == 1;
   const std::uint32_t worker = is_alone ? 0 : worker_of(line, world_.workers, role_).value_or(all_workers);
@@ -109,17 +110,21 @@ bool FinalStates::saw(std::string_view line, std::uint32_t node) {
   return true;
 }
 
-void FinalStates::lost(std::uint32_t node, std::uint32_t local_rank) { reported_.erase({node, local_rank}); }
+void FinalStates::lost(std::uint32_t node, std::uint32_t local_rank) {
+  if (auto said = reported_.extract({node, local_rank})) of_killed_[said.key()] = std::move(said.mapped());
+}
 
 void FinalStates::lost(std::uint32_t node) {
-  std::erase_if(reported_, [&](const auto& one) { return one.first.first == node; });
+  for (auto it = reported_.lower_bound({node, 0}); it != reported_.end() && it->first.first == node; it = reported_.erase(it))
+    of_killed_[it->first] = std::move(it->second);
 }
 
 std::vector<ReportedState> FinalStates::states() const {
+  const std::map<Speaker, Said>& last = are_of_killed() ? of_killed_ : reported_;
   std::optional<std::uint64_t> newest;
-  for (const auto& [speaker, said] : reported_) newest = std::max(newest, said.step);
+  for (const auto& [speaker, said] : last) newest = std::max(newest, said.step);
   std::vector<ReportedState> states;
-  for (const auto& [speaker, said] : reported_) {
+  for (const auto& [speaker, said] : last) {
     if (said.step && said.step < newest) continue;
     for (const std::string& state : said.states) {
       auto found = std::ranges::find(states, state, &ReportedState::state);

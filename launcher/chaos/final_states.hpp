@@ -46,13 +46,15 @@ class FinalStates {
 
   /// A line of that node's output. True: it has a state.
   bool saw(std::string_view line, std::uint32_t node);
-  /// A worker was killed: what it said is not final, for another one goes on in its place.
+  /// A worker was killed: what it said is not final, for another one goes on in its place. It counts only where nobody says any state after that: the job was over.
   void lost(std::uint32_t node, std::uint32_t local_rank);
   /// The same of all workers of a node.
   void lost(std::uint32_t node);
 
   /// One for each state, in the order of the speakers; empty: none was said.
   [[nodiscard]] std::vector<ReportedState> states() const;
+  /// All of them were killed after they had said it, and nobody has said any state since.
+  [[nodiscard]] bool are_of_killed() const { return reported_.empty() && !of_killed_.empty(); }
 
   static constexpr std::size_t states_max = 8;  ///< Of one speaker; further ones are not remembered.
 
@@ -67,7 +69,7 @@ class FinalStates {
   [[nodiscard]] std::string name_of(const Speaker& speaker) const;
   FaultWorld world_;
   std::string state_mark_, step_mark_, role_;
-  std::map<Speaker, Said> reported_;
+  std::map<Speaker, Said> reported_, of_killed_;
 };
 
 }  // namespace elrun::inline v0::launcher

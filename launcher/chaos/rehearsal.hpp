@@ -43,6 +43,8 @@ class Rehearsal {
   [[nodiscard]] bool may_act(Duration time, std::optional<std::uint64_t> step) const;
   /// In the order in which they are to be done. Ends come before beginnings.
   [[nodiscard]] std::vector<FaultAction> on(const RehearsalFacts& facts);
+  /// What a fault should hit has gone between the facts and its beginning: it waits as one that is due.
+  void waits_again(std::size_t fault) { progress_[fault].state = State::due; }
   /// A part of the job has ended with success. What lasts still ends in its time.
   void begin_no_more();
   /// The job is over: ends whatever lasts. Nothing begins any more.

@@ -59,6 +59,7 @@ ReportJson json_of(const RunFacts& run) {
                   {"exit_code", run.exit_code},
                   {"wall_seconds", seconds(run.wall)},
                   {"step_lines", run.step_lines},
+                  {"states_of_killed", run.states_of_killed},
                   {"steps_again", run.steps_again},
                   {"step_span_seconds", seconds(run.step_span)},
                   {"notes", run.notes}};
@@ -266,6 +267,12 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
   const bool has_states = !reference.states.empty() && !disturbed.states.empty();
   const bool can_compare = has_states && reference.states.size() == 1;
   const bool states_differ = can_compare && (disturbed.states.size() > 1 || reference.states[0].state != disturbed.states[0].state);
+  if (states_differ && disturbed.states_of_killed && checkpoints.outcome != Outcome::different)
+    return says(
+        chaos_code::unknown,
+        fmt::format("nothing can be said of the final state: undisturbed it was {}, and in the disturbed run only workers that were killed "
+                    "after that said one: {}. It may be the state of an earlier step: let the line have the step, too",
+                    in_words(reference.states), in_words(disturbed.states)));
   if (states_differ || checkpoints.outcome == Outcome::different) {
     std::string words = "the final states differ";
     if (states_differ) words += fmt::format(": undisturbed {}, disturbed {}", in_words(reference.states), in_words(disturbed.states));
@@ -282,8 +289,8 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
   if (checkpoints.outcome == Outcome::impossible)
     return says(chaos_code::unknown, "the final checkpoints cannot be compared: " + checkpoints.words);
   if (reference.states.empty() != disturbed.states.empty())
-    return says(chaos_code::different, fmt::format("the {} run said no final state, and the other one did",
-                                                   reference.states.empty() ? "undisturbed" : "disturbed"));
+    return says(chaos_code::unknown, fmt::format("the {} run said no final state, and the other one did, so they cannot be compared",
+                                                 reference.states.empty() ? "undisturbed" : "disturbed"));
   if (!has_states && checkpoints.outcome == Outcome::not_asked)
     return says(
         chaos_code::unknown,

@@ -74,6 +74,7 @@ struct RunFacts {
   bool some_node_succeeded = false;
   Duration wall{};  ///< From the start of the first launcher to the end of the first that ended with success; of none, of the last.
   std::vector<ReportedState> states{};  ///< The final ones that the program said: more than one where ranks differ.
+  bool states_of_killed = false;        ///< They were said by workers that were killed after that, and by no other.
   std::optional<std::uint64_t> step{};  ///< The highest that the program said.
   std::uint64_t step_lines = 0, steps_again = 0;
   Duration step_span{};                ///< From the first to the last line with a step.

@@ -87,6 +87,18 @@ TEST_CASE("a fault that is due waits for what it hits", "[chaos]") {
   waits_then_begins("5s coordinator for 1s", [](RehearsalFacts& f, bool there) { f.has_coordinator = there; });
 }
 
+TEST_CASE("a fault whose worker has gone meanwhile waits for the next one", "[chaos]") {
+  Rehearsal rehearsal = rehearsal_of("5s stop rank 3 for 1s\n");
+  CHECK(rehearsal.on(all_there(5s)) == Actions{{What::begin, 0}});
+  rehearsal.waits_again(0);
+  RehearsalFacts facts = all_there(5500ms);
+  facts.nodes[1].workers[1] = false;
+  CHECK(rehearsal.on(facts).empty());
+  CHECK(rehearsal.on(all_there(6s)) == Actions{{What::begin, 0}});
+  CHECK(rehearsal.on(all_there(6900ms)).empty());
+  CHECK(rehearsal.on(all_there(7s)) == Actions{{What::end, 0}});
+}
+
 TEST_CASE("what a fault waits for in vain is left out", "[chaos]") {
   Rehearsal rehearsal = rehearsal_of("5s kill rank 3\n");
   RehearsalFacts facts = all_there(5s);

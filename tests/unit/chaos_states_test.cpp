@@ -85,6 +85,21 @@ TEST_CASE("the last state of each rank is final, and all of them count", "[chaos
   }
 }
 
+TEST_CASE("what a worker said that was killed after that counts where nobody says a state any more", "[chaos]") {
+  FinalStates states{{.nodes = 2, .workers = 2}, "state=", "step="};
+  states.saw("[default0]:state=a", 0);
+  states.lost(0, 0);
+  CHECK(states.states() == Said{{"a", {"rank 0"}}});
+  CHECK(states.are_of_killed());
+  SECTION("but not once another one has said one") {
+    states.saw("[default1]:state=b", 1);
+    CHECK(states.states() == Said{{"b", {"rank 3"}}});
+    CHECK_FALSE(states.are_of_killed());
+    states.lost(1);
+    CHECK(states.states() == Said{{"b", {"rank 3"}}});  // the last that was said
+  }
+}
+
 TEST_CASE("a state of an earlier step than the newest is not final, one without a step is", "[chaos]") {
   FinalStates states{{.nodes = 3, .workers = 1}, "state=", "step="};
   states.saw("step=50 state=half", 0);  // rank 0 was lost, and another one prints since

@@ -31,7 +31,8 @@ TEST_CASE("the verdict is equal only where the job finished and a state was comp
   CHECK(code_of(done_in(10s, nullptr), done_in(11s, nullptr), {Compared::Outcome::equal, "equal"}) == 0);
 
   CHECK(code_of(done_in(10s, "abc"), done_in(11s, "abd")) == 1);
-  CHECK(code_of(done_in(10s, "abc"), done_in(11s, nullptr)) == 1);
+  CHECK(code_of(done_in(10s, "abc"), done_in(11s, nullptr)) == 3);  // that nothing was said is no difference
+  CHECK(code_of(done_in(10s, nullptr), done_in(11s, "abc")) == 3);
   CHECK(code_of(done_in(10s, "abc"), same, {Compared::Outcome::different, "they differ"}) == 1);
   CHECK(code_of(done_in(10s, "abc"), done_in(11s, "abd"), {Compared::Outcome::equal, "equal"}) == 1);
 
@@ -74,6 +75,15 @@ TEST_CASE("ranks that end in different states are never equal, and are named", "
   ReportedState many{"c"};
   for (int i = 0; i < 10; ++i) many.who.push_back(fmt::format("rank {}", i));
   CHECK(in_words({many, {"d", {"node 3"}}}).find("and rank 7 and 2 more), d (node 3)") != std::string::npos);
+}
+
+TEST_CASE("a state that only killed workers said may be equal, and is not called different", "[chaos]") {
+  RunFacts killed = done_in(11s, "abc");
+  killed.states_of_killed = true;
+  CHECK(code_of(done_in(10s, "abc"), killed) == 0);
+  CHECK(code_of(done_in(10s, "abd"), killed) == 3);
+  CHECK(code_of(done_in(10s, "abd"), killed, {Compared::Outcome::equal, "equal"}) == 3);
+  CHECK(code_of(done_in(10s, "abd"), killed, {Compared::Outcome::different, "they differ"}) == 1);
 }
 
 TEST_CASE("a node that fails fails the run, whatever becomes of the others", "[chaos]") {

@@ -208,14 +208,14 @@ class Chaos {
     handle_ending_signals(signals_, {SIGINT, SIGTERM, SIGHUP, SIGQUIT});
     signals_.async_wait([this](const boost::system::error_code& ended, int number) {
       if (ended) return;
-      if (run_) run_->abort();
-      say("ended all processes");
+      if (run_) remain_ = words_of_remaining(run_->abort(), end_limit);
+      say(remain_.empty() ? "ended all processes" : remain_);
       ended_by_ = number;
       loop_.stop();
     });
     const int code = both_runs();
     if (ended_by_ == 0) return code;
-    say(fmt::format("ended by signal {}; no process is left, and {} has the logs", ended_by_, report_.work));
+    say(fmt::format("ended by signal {};{} {} has the logs", ended_by_, remain_.empty() ? " no process is left, and" : "", report_.work));
     return 128 + ended_by_;
   }
 
@@ -224,7 +224,7 @@ class Chaos {
     // From here on, what loses its parent is this process's.
     Orphans orphans{
         loop_, clock_, {}, [this](pid_t pid) { return pid == guard_.pid() || guard_.keeps(pid) || (run_ && run_->is_known(pid)); }};
-    const auto reference = one_run(orphans, "undisturbed", {}, reference_limit);
+    const auto reference = one_run(orphans, "undisturbed", {}, reference_limit, {});
     if (!reference.ok()) return refuse(exit_code::internal, message(reference.failure()));
     if (ended_by_ != 0) return 0;
     report_.reference = run_->facts();
@@ -232,7 +232,7 @@ class Chaos {
       for (const std::string& line : run_->last_lines()) (void)std::fputs(fmt::format("  {}\n", printable(line)).c_str(), stderr);
     } else {
       const Duration limit = options_.limit > Duration{0} ? options_.limit : limit_factor * report_.reference.wall + limit_least;
-      const auto disturbed = one_run(orphans, "disturbed", prepared_.plan, limit);
+      const auto disturbed = one_run(orphans, "disturbed", prepared_.plan, limit, report_.reference.step_voices);
       if (!disturbed.ok()) return refuse(exit_code::internal, message(disturbed.failure()));
       if (ended_by_ != 0) return 0;
       report_.disturbed = run_->facts();
@@ -255,7 +255,8 @@ class Chaos {
     return filled_in(options_.checkpoint_root, {.run = directory_of(name), .disk = directory_of(name) + "/disk"});
   }
 
-  Result<void> one_run(Orphans& orphans, const std::string& name, std::vector<Fault> plan, Duration limit) {
+  Result<void> one_run(Orphans& orphans, const std::string& name, std::vector<Fault> plan, Duration limit,
+                       std::optional<std::uint32_t> step_voices) {
     run_.reset();
     const std::string directory = directory_of(name);
     std::error_code error;
@@ -273,8 +274,8 @@ class Chaos {
     say(fmt::format("{}: begins", name));
     run_ = std::make_unique<ChaosRun>(
         loop_, guard_, clock_,
-        ChaosRun::Setting{{options_, name, directory, elrun_, environment_, networks_.get()}, std::move(plan), limit, disk}, say,
-        [this] { loop_.stop(); });
+        ChaosRun::Setting{{options_, name, directory, elrun_, environment_, networks_.get()}, std::move(plan), limit, disk, step_voices},
+        say, [this] { loop_.stop(); });
     ELRUN_TRY(run_->start(orphans));
     loop_.restart();
     loop_.run();
@@ -298,6 +299,7 @@ class Chaos {
   std::string elrun_;
   ChaosReport report_;
   int ended_by_ = 0;
+  std::string remain_;  // processes that have not ended, in words
 };
 
 }  // namespace

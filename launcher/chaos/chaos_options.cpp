@@ -36,7 +36,7 @@ constexpr std::string_view chaos_usage =
     "  12.5s   kill rank 1                    SIGKILL of a worker\n"
     "  step 40 stop rank 0 for 1.5s           SIGSTOP, then SIGCONT\n"
     "  20s     slow rank 2 to 25% for 3s      it runs for a quarter of the time only, by SIGSTOP and SIGCONT\n"
-    "  25s     kill-agent node 1 for 2s       a node is lost: SIGKILL of its agent and workers; after 2 s it comes back\n"
+    "  25s     kill-agent node 1 for 2s       SIGKILL of a node's agent and workers; its guard lives, and tells; after 2 s it comes back\n"
     "  30s     coordinator for 1s             the same of the process that serves the rendezvous; with --store of `elrun store`\n"
     "  40s     cut node 1 for 3s              its network is cut; as root, for each node then has a network of its own\n"
     "  50s     fill for 4s                    the disk that {disk} names is full; as root\n"

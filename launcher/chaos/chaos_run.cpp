@@ -91,7 +91,7 @@ ChaosRun::ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Cloc
            [this] { wake_in(Duration{0}); }},
       holds_{loop},
       rehearsal_{setting_.plan, setting_.job.options.world},
-      steps_{setting_.job.options.step_mark},
+      steps_{setting_.job.options.step_mark, setting_.step_voices.value_or(setting_.job.options.world.workers)},
       states_{setting_.job.options.world, setting_.job.options.state_mark, setting_.job.options.step_mark, setting_.job.options.role} {
   for (const Fault& fault : setting_.plan) records_.push_back({.fault = fault});
 }
@@ -99,22 +99,22 @@ ChaosRun::ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Cloc
 Result<void> ChaosRun::start(Orphans& orphans) {
   orphans_ = &orphans;
   auto started = job_.start();
-  if (!started.ok()) job_.end_all(orphans);
+  if (!started.ok()) (void)job_.end_all(orphans);
   else wake_in(look_interval);
   return started;
 }
 
-void ChaosRun::abort() {
-  if (std::exchange(is_finished_, true)) return;
+std::vector<pid_t> ChaosRun::abort() {
+  if (std::exchange(is_finished_, true)) return {};
   timer_.cancel();
   for (std::size_t i = 0; i < records_.size(); ++i) holds_.let_go(i);
-  job_.end_all(*orphans_);
+  return job_.end_all(*orphans_);
 }
 
 void ChaosRun::saw(std::uint32_t node, std::string_view line) {
   // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
   if (first_success_ && away_.contains(node) && clock_.now() - *first_success_ > last_output_timeout) return;
-  steps_.saw(line, clock_.now() - job_.began(), states_.saw(line, node));
+  steps_.saw(line, node, clock_.now() - job_.began(), states_.saw(line, node));
 }
 
 void ChaosRun::wake_in(Duration time) {
@@ -338,7 +338,8 @@ void ChaosRun::finish() {
   for (std::uint32_t node = 0; node < job_.nodes(); ++node)
     if (const auto& ending = job_.ending(node); ending && !ending->ok())
       notes_.push_back(fmt::format("{} run: node {} ended with {}", setting_.job.name, node, describe(*ending)));
-  job_.end_all(*orphans_);
+  if (const std::string words = words_of_remaining(job_.end_all(*orphans_), end_limit); !words.empty())
+    notes_.push_back(fmt::format("{} run: {}", setting_.job.name, words));
   over_();
 }
 
@@ -358,6 +359,7 @@ RunFacts ChaosRun::facts() const {
                  .step = steps_.highest(),
                  .step_lines = steps_.lines(),
                  .steps_again = steps_.again(),
+                 .step_voices = steps_.voices_heard(),
                  .step_span = steps_.span(),
                  .step_gap = steps_.median_gap(),
                  .notes = notes_};

@@ -49,17 +49,18 @@ class ChaosRun {
  public:
   struct Setting {
     RehearsedSetting job;
-    std::vector<Fault> plan{};        ///< Empty: undisturbed.
-    std::optional<Duration> limit{};  ///< Of the whole run; none: it may take as long as it wants.
-    const SmallDisk* disk = nullptr;  ///< That `fill` fills.
+    std::vector<Fault> plan{};                   ///< Empty: undisturbed.
+    std::optional<Duration> limit{};             ///< Of the whole run; none: it may take as long as it wants.
+    const SmallDisk* disk = nullptr;             ///< That `fill` fills.
+    std::optional<std::uint32_t> step_voices{};  ///< As the undisturbed run had them. Nothing: any that a node has workers for.
   };
   using Say = std::function<void(const std::string&)>;
   ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, Setting setting, Say say, std::function<void()> over);
 
   /// A failure: nothing of it is left.
   [[nodiscard]] Result<void> start(Orphans& orphans);
-  /// Ends all that is left of it, and says no more.
-  void abort();
+  /// Ends all that is left of it, and says no more. Returns the processes that have not ended.
+  std::vector<pid_t> abort();
   [[nodiscard]] bool is_known(pid_t pid) const { return job_.is_known(pid); }
 
   /// Once it is over.

@@ -24,7 +24,6 @@ namespace {
 constexpr std::uint16_t port_inside = 29400;  // of a network that has nothing else in it
 constexpr std::size_t line_max = 16384, last_lines_max = 30;
 constexpr const char* guard_name = "elrun-guard";
-constexpr Duration end_limit = 5s;
 
 void kill_below(pid_t pid) {
   for (const pid_t below : processes_below(pid))
@@ -158,17 +157,23 @@ bool RehearsedJob::is_known(pid_t pid) const {
   return (store_ && store_->pid() == pid) || std::ranges::any_of(nodes_, [&](const Node& n) { return n.child && n.child->pid() == pid; });
 }
 
-void RehearsedJob::end_all(Orphans& orphans) {
-  for (Node& n : nodes_) {
-    if (!n.child) continue;
-    kill_below(n.child->pid());
-    n.child.reset();
-  }
-  store_.reset();
-  // Guards of agents remove their directories, and end then.
+std::vector<pid_t> RehearsedJob::end_all(Orphans& orphans) {
+  std::vector<pid_t> remain;
   const Instant until = clock_.now() + end_limit;
+  const auto left = [&] { return std::max(Duration{0}, until - clock_.now()); };
+  const auto end = [&](std::unique_ptr<Child>& child) {
+    if (child && !child->end_within(left())) remain.push_back(child->pid());
+    child.reset();
+  };
+  for (const Node& n : nodes_)
+    if (n.child) kill_below(n.child->pid());
+  for (Node& n : nodes_) end(n.child);
+  end(store_);
+  // Guards of agents remove their directories, and end then.
   const auto is_guard = [](pid_t pid) { return process_name(pid) == guard_name; };
-  (void)orphans.end(end_limit, [&](pid_t pid, const OrphanOwner&) { return is_guard(pid) ? OrphanFate::stays : OrphanFate::ends; });
+  const auto ended =
+      orphans.end(left(), [&](pid_t pid, const OrphanOwner&) { return is_guard(pid) ? OrphanFate::stays : OrphanFate::ends; });
+  remain.insert(remain.end(), ended.remain.begin(), ended.remain.end());
   const auto guards_left = [&] {
     bool any = false;
     for (const pid_t pid : children_of(::getpid()))
@@ -185,6 +190,7 @@ void RehearsedJob::end_all(Orphans& orphans) {
     n.output.reset();
     if (!n.unfinished_line.empty()) take(node, "\n");
   }
+  return remain;
 }
 
 Result<void> RehearsedJob::open_output(std::uint32_t node) {

@@ -32,6 +32,9 @@ struct RehearsedSetting {
   const NodeNetworks* networks = nullptr;  ///< None: all are on the machine's network.
 };
 
+/// For all processes of a run together, once they were killed.
+constexpr Duration end_limit = 5s;
+
 /// Lives on the loop, which is polled once more between `end_all` and its destruction. What it started is ended by `end_all`, or by the guard.
 class RehearsedJob {
  public:
@@ -61,8 +64,9 @@ class RehearsedJob {
   [[nodiscard]] Instant ended_at(std::uint32_t node) const { return nodes_[node].ended_at; }
   [[nodiscard]] Instant began() const { return began_; }
 
-  /// Kills whatever is left, and reads the output to its end. `orphans` are those that lost their launcher.
-  void end_all(Orphans& orphans);
+  /// Kills whatever is left, and reads the output to its end. `orphans` are those that lost their launcher. Returns the processes that have not ended in `end_limit`: they hang in the
+  /// kernel, and nobody waits for them.
+  std::vector<pid_t> end_all(Orphans& orphans);
   /// True for a process that this object collects.
   [[nodiscard]] bool is_known(pid_t pid) const;
   /// The last lines of a node's output.

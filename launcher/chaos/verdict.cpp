@@ -61,6 +61,7 @@ ReportJson json_of(const RunFacts& run) {
                   {"step_lines", run.step_lines},
                   {"states_of_killed", run.states_of_killed},
                   {"steps_again", run.steps_again},
+                  {"ranks_of_a_node_that_say_steps", run.step_voices},
                   {"step_span_seconds", seconds(run.step_span)},
                   {"notes", run.notes}};
   json["state"] = run.states.size() == 1 ? ReportJson(run.states[0].state) : ReportJson(nullptr);
@@ -74,7 +75,8 @@ ReportJson json_of(const RunFacts& run) {
   if (run.times) {
     ReportJson causes = ReportJson::object();
     for (const auto& [cause, time] : run.times->by_cause) causes[cause] = time;
-    json["time"] = {{"wall_seconds", run.times->wall_seconds},
+    json["time"] = {{"node", run.times->node},
+                    {"wall_seconds", run.times->wall_seconds},
                     {"by_cause", std::move(causes)},
                     {"incidents", run.times->incidents},
                     {"newest_incidents", run.times->newest_incidents}};
@@ -127,7 +129,15 @@ std::string times_table(const RunFacts& reference, const RunFacts& disturbed) {
     if (row[1] != "-" || row[2] != "-") rows.push_back(std::move(row));
   }
   if (rows.size() == 1) return "";
+  const auto wall = [](const RunFacts& run) { return run.times ? fmt::format("{:.2f} s", run.times->wall_seconds) : std::string{"-"}; };
+  rows.push_back({"all of it", wall(reference), wall(disturbed)});
   std::string text = "\n" + table_text(rows, 1);
+  constexpr double whole = 0.95;  // the rest is the agents' own start and end
+  for (const RunFacts* run : {&reference, &disturbed})
+    if (run->times && run->times->wall_seconds < whole * seconds(run->wall))
+      text += fmt::format(
+          "of the {} run's {:.2f} s that is the account of node {}, which has {:.2f} s: no agent lived through all of the run\n",
+          run == &reference ? "undisturbed" : "disturbed", seconds(run->wall), run->times->node, run->times->wall_seconds);
   if (!disturbed.times || disturbed.times->incidents == 0) return text;
   const std::vector<Duration> took = recovery_times(*disturbed.times);
   text += count_of(disturbed.times->incidents, "incident");
@@ -170,12 +180,26 @@ std::string faults_table(std::span<const FaultRecord> records) {
 
 }  // namespace
 
-void StepTimeline::saw(std::string_view line, Duration at, bool is_final_state) {
+void StepTimeline::saw(std::string_view line, std::uint32_t node, Duration at, bool is_final_state) {
   const auto step = number_after(line, mark_);
   if (!step) return;
   if (is_final_state && highest_ == step) return;
-  if (highest_ && *step <= *highest_) ++again_;
-  highest_ = std::max(highest_.value_or(0), *step);
+  Times& said = said_[node];
+  const bool is_forgotten = said.size() == steps_kept && *step < said.begin()->first;
+  const std::uint32_t times = is_forgotten ? voices_ + 1 : ++said[*step];
+  if (newest_ && *step <= *newest_) {
+    if (times <= voices_) return void(voices_heard_ = std::max(voices_heard_, times));  // another rank, or another node
+    said_.clear();
+    said_[node][*step] = 1;
+  } else if (said.size() > steps_kept) {
+    said.erase(said.begin());
+  }
+  count(*step, at);
+}
+
+void StepTimeline::count(std::uint64_t step, Duration at) {
+  if (highest_ && step <= *highest_) ++again_;
+  highest_ = std::max(highest_.value_or(0), step), newest_ = step;
   if (at_.size() < lines_max) at_.push_back(at_.empty() ? at : std::max(at, at_.back()));
 }
 
@@ -198,13 +222,15 @@ std::optional<Duration> StepTimeline::median_gap() const {
 
 std::optional<ReportedTimes> reported_times(std::span<const std::string> event_logs) {
   std::optional<ReportedTimes> longest;
-  for (std::string_view text : event_logs)
-    while (!text.empty()) {
+  for (std::uint32_t node = 0; node < event_logs.size(); ++node)
+    for (std::string_view text = event_logs[node]; !text.empty();) {
       const std::size_t end = std::min(text.find('\n'), text.size());
       const std::string_view line = text.substr(0, end);
       text.remove_prefix(std::min(end + 1, text.size()));
       if (line.find("elrun.time") == std::string_view::npos) continue;
-      if (auto said = times_of(line); said && (!longest || said->wall_seconds > longest->wall_seconds)) longest = std::move(said);
+      auto said = times_of(line);
+      if (!said || (longest && said->wall_seconds <= longest->wall_seconds)) continue;
+      longest = std::move(said), longest->node = node;
     }
   return longest;
 }
@@ -222,6 +248,16 @@ std::vector<Duration> recovery_times(const ReportedTimes& said) {
   }
   std::ranges::sort(times);
   return times;
+}
+
+std::string words_of_remaining(std::span<const int> processes, Duration limit) {
+  if (processes.empty()) return "";
+  constexpr std::size_t shown_max = 8;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::min(shown_max, processes.size()); ++i) names.push_back(fmt::format("process {}", processes[i]));
+  if (processes.size() > shown_max) names.push_back(fmt::format("{} more", processes.size() - shown_max));
+  return fmt::format("{} {} not ended within {} of SIGKILL: the kernel holds them, in a call of a storage that does not answer for example",
+                     fmt::join(names, " and "), processes.size() == 1 ? "has" : "have", for_people(limit));
 }
 
 std::vector<NodeEnd> nodes_that_failed(std::span<const NodeEnd> ends) {

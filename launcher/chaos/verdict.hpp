@@ -2,6 +2,7 @@
 /// \file Core: what two runs of a job come to, one undisturbed and one with faults: facts in, a verdict and its texts out.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,17 +16,23 @@
 
 namespace elrun::inline v0::launcher {
 
-/// When the program said its steps. Pure: lines with their times in.
+/// When the program said its steps. Pure: lines with their times in. Where several ranks say each step, the first line of a step counts, and the others are its echo.
 class StepTimeline {
  public:
-  /// `mark`: what stands before the number of a step in a line, as `step=`. Empty: steps are not looked for.
-  explicit StepTimeline(std::string mark) : mark_{std::move(mark)} {}
+  /// `mark`: what stands before the number of a step in a line, as `step=`. Empty: steps are not looked for. `voices`: so many ranks of one node say a step, at most. A node that says a
+  /// step more often has gone back to it.
+  StepTimeline(std::string mark, std::uint32_t voices) : mark_{std::move(mark)}, voices_{voices} {}
   /// `is_final_state`: it says the final state, and with it perhaps the last step once more.
-  void saw(std::string_view line, Duration at, bool is_final_state = false);
+  void saw(std::string_view line, std::uint32_t node, Duration at, bool is_final_state = false);
 
   [[nodiscard]] std::optional<std::uint64_t> highest() const { return highest_; }
+  /// That count, so without echoes.
   [[nodiscard]] std::uint64_t lines() const { return static_cast<std::uint64_t>(at_.size()); }
-  [[nodiscard]] std::uint64_t again() const { return again_; }  ///< Lines with a step that had been said before, or one above it.
+  [[nodiscard]] std::uint64_t again() const {
+    return again_;
+  }  ///< Steps that had been said before, or one above them, and were gone back to.
+  /// The ranks of a node that say each step: the most lines of one step that came from one node. At least 1.
+  [[nodiscard]] std::uint32_t voices_heard() const { return voices_heard_; }
   /// From the first line to the last.
   [[nodiscard]] Duration span() const { return at_.empty() ? Duration{0} : at_.back() - at_.front(); }
   /// The longest part of [from, until) in which no line came, between the first line of all and the last; nothing without such a part.
@@ -36,14 +43,21 @@ class StepTimeline {
   static constexpr std::size_t lines_max = 4'000'000;  ///< What comes later is not remembered.
 
  private:
+  using Times = std::map<std::uint64_t, std::uint32_t>;  // how often one node has said a step since the job last went back
+  void count(std::uint64_t step, Duration at);
+
+  static constexpr std::size_t steps_kept = 4096;  // of each node; what is said of an older one is a step that was gone back to
   std::string mark_;
-  std::optional<std::uint64_t> highest_;
+  std::uint32_t voices_, voices_heard_ = 1;
+  std::optional<std::uint64_t> highest_, newest_;  // of all, and since the job last went back
   std::uint64_t again_ = 0;
-  std::vector<Duration> at_;  // of each line, in order
+  std::map<std::uint32_t, Times> said_;  // by node
+  std::vector<Duration> at_;             // of each line that counts, in order
 };
 
 /// Where the time of a run went, as the agent with the longest account of it said: its line `elrun.time`.
 struct ReportedTimes {
+  std::uint32_t node = 0;  ///< Of that agent.
   double wall_seconds = 0;
   std::vector<std::pair<std::string, double>> by_cause{};  ///< In the ledger's order; those that are not 0.
   std::uint64_t incidents = 0;
@@ -66,6 +80,9 @@ struct NodeEnd {
 /// after that. It may have come back to a job that was over.
 [[nodiscard]] std::vector<NodeEnd> nodes_that_failed(std::span<const NodeEnd> ends);
 
+/// "process 12 and process 13 have not ended within 5.0 s of SIGKILL, ...", by their numbers; empty for none.
+[[nodiscard]] std::string words_of_remaining(std::span<const int> processes, Duration limit);
+
 struct RunFacts {
   bool in_time = true;                 ///< False: it was ended, because it took longer than its limit.
   std::optional<std::string> unfit{};  ///< Why the run was ended and says nothing: the job is not what the options say.
@@ -77,6 +94,7 @@ struct RunFacts {
   bool states_of_killed = false;        ///< They were said by workers that were killed after that, and by no other.
   std::optional<std::uint64_t> step{};  ///< The highest that the program said.
   std::uint64_t step_lines = 0, steps_again = 0;
+  std::uint32_t step_voices = 1;       ///< The ranks of one node that say each step.
   Duration step_span{};                ///< From the first to the last line with a step.
   std::optional<Duration> step_gap{};  ///< The median of the times between two.
   std::optional<ReportedTimes> times{};

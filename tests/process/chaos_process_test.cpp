@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -256,6 +257,40 @@ TEST_CASE("a worker that is stopped goes on in its time when another node has en
   CHECK(ended.code == 0);
   CHECK(ended.says("stop rank 1 for 2s: over"));
   CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("kills that wait together hit a process each", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "100ms kill rank 0\n100ms kill rank 0\n100ms kill rank 0\n");
+  const auto chaos = folder.start(
+      {"--plan", folder / "plan", "--limit", "200s", "--max_restarts", "10", "--no_python",
+       folder.script("while [ \"${1##*/}\" = disturbed ] && [ $TORCHELASTIC_RESTART_COUNT -lt 3 ]; do sleep 0.1; done\necho state=a\n"),
+       "{run}"});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  CHECK(ended.code == 0);
+  std::set<std::string> killed;
+  for (std::size_t at = 0; (at = ended.output.find(": process ", at)) != std::string::npos; ++at)
+    killed.insert(ended.output.substr(at, ended.output.find(',', at) - at));
+  CHECK(killed.size() == 3);
+  CHECK(folder.left_behind().empty());
+}
+
+TEST_CASE("a step that all ranks say counts once", "[chaos][process]") {
+  const ChaosFolder folder;
+  folder.write("plan", "1s stop rank 1 for 100ms\n");
+  const auto chaos =
+      folder.start({"--plan", folder / "plan", "--nproc_per_node", "2", "--limit", "200s", "--json", "--no_python",
+                    folder.script("i=0\nwhile [ $i -lt 20 ]; do i=$((i+1)); echo step=$i; sleep 0.1; done\necho state=a\n")});
+  const Ended ended = finish(*chaos);
+  INFO(ended.output);
+  REQUIRE(ended.code == 0);
+  const auto report = report_of(ended);
+  for (const char* run : {"undisturbed", "disturbed"}) {
+    CHECK(report[run]["step_lines"] == 20);
+    CHECK(report[run]["steps_again"] == 0);
+    CHECK(report[run]["step_gap_seconds"] >= 0.1);
+  }
 }
 
 TEST_CASE("a job that does not survive, and one that nothing happened to, have exit codes of their own", "[chaos][process]") {

@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "tests/support/catch.hpp"
 
 namespace elrun::launcher {
@@ -112,6 +114,13 @@ TEST_CASE("a node that fails fails the run, whatever becomes of the others", "[c
   CHECK(report_json({.reference = one_failed})["undisturbed"]["failed_nodes"][0]["node"] == 1);
 }
 
+TEST_CASE("processes that have not ended are named", "[chaos]") {
+  CHECK(words_of_remaining({}, 5s).empty());
+  CHECK(words_of_remaining(std::vector{12}, 5s).starts_with("process 12 has not ended within 5.0 s of SIGKILL: the kernel holds them"));
+  CHECK(words_of_remaining(std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 5s).find("process 8 and 2 more have not ended") !=
+        std::string::npos);
+}
+
 TEST_CASE("a run that failed is judged before its state", "[chaos]") {
   RunFacts failed = done_in(11s, "abc");
   failed.exit_code = 137;
@@ -131,8 +140,8 @@ TEST_CASE("a run that failed is judged before its state", "[chaos]") {
 }
 
 TEST_CASE("steps are counted, and those that were said before are told apart", "[chaos]") {
-  StepTimeline steps{"step="};
-  const auto say = [&](const char* line, Duration at) { steps.saw(line, at); };
+  StepTimeline steps{"step=", 1};
+  const auto say = [&](const char* line, Duration at) { steps.saw(line, 0, at); };
   say("step=1 loss=2", 1s);
   say("no step here", 1100ms);
   say("step=x", 1200ms);
@@ -142,7 +151,7 @@ TEST_CASE("steps are counted, and those that were said before are told apart", "
   say("step=2", 6s);  // gone back to a checkpoint
   say("step=3", 7s);
   say("step=4", 8s);
-  steps.saw("done step=4 state=abc", 9s, true);  // no step
+  steps.saw("done step=4 state=abc", 0, 9s, true);  // no step
   CHECK(steps.highest() == 4);
   CHECK(steps.lines() == 6);
   CHECK(steps.again() == 2);
@@ -156,11 +165,49 @@ TEST_CASE("steps are counted, and those that were said before are told apart", "
     CHECK(steps.pause(8s, Duration::max()) == std::nullopt);
   }
   SECTION("without a mark there are none") {
-    StepTimeline none{""};
-    none.saw("step=1", 1s);
+    StepTimeline none{"", 1};
+    none.saw("step=1", 0, 1s);
     CHECK(none.lines() == 0);
     CHECK_FALSE(none.pause(0s, 10s));
   }
+}
+
+TEST_CASE("where all ranks say each step, it counts once, until they go back", "[chaos]") {
+  StepTimeline steps{"step=", 2};
+  const auto say = [&](std::uint32_t node, int step, Duration at) { steps.saw(fmt::format("step={}", step), node, at); };
+  for (int step = 1; step <= 3; ++step)  // two ranks of each of two nodes; those of node 1 are a step behind
+    for (const auto& [node, behind] : {std::pair{0u, 0}, {0u, 0}, {1u, 1}, {1u, 1}})
+      if (step > behind) say(node, step - behind, step * 1s);
+  CHECK(steps.highest() == 3);
+  CHECK(steps.lines() == 3);
+  CHECK(steps.again() == 0);
+  CHECK(steps.median_gap() == 1s);
+  CHECK(steps.voices_heard() == 2);
+  for (int step = 2; step <= 4; ++step)  // back to step 2
+    for (const std::uint32_t node : {0u, 0u, 1u, 1u}) say(node, step, step * 1s + 4s);
+  CHECK(steps.highest() == 4);
+  CHECK(steps.lines() == 6);
+  CHECK(steps.again() == 2);
+  CHECK(steps.pause(3s, Duration::max()) == 3s);
+  SECTION("also a long way") {
+    StepTimeline long_job{"step=", 2};
+    for (int step = 1; step <= 10'000; ++step) long_job.saw(fmt::format("step={}", step), 0, 1s * step);
+    for (int step = 5; step <= 10'001; ++step) long_job.saw(fmt::format("step={}", step), 0, 1s * (10'000 + step));
+    CHECK(long_job.again() == 9'996);
+    CHECK(long_job.lines() == 10'000 + 9'997);
+  }
+}
+
+TEST_CASE("a part of a run's time is said to be a part", "[chaos]") {
+  ChaosReport report{.reference = done_in(10s, "abc"), .disturbed = done_in(20s, "abc")};
+  report.reference.times = ReportedTimes{.wall_seconds = 9.9, .by_cause = {{"steps", 9.9}}};
+  report.disturbed->times = ReportedTimes{.node = 1, .wall_seconds = 15.56, .by_cause = {{"steps", 15.56}}};
+  const std::string text = report_text(report);
+  CHECK(text.find("all of it") != std::string::npos);
+  CHECK(
+      text.find("of the disturbed run's 20.00 s that is the account of node 1, which has 15.56 s: no agent lived through all of the run") !=
+      std::string::npos);
+  CHECK(text.find("of the undisturbed run's") == std::string::npos);
 }
 
 TEST_CASE("the times of a run are those of the agent with the longest account of it", "[chaos]") {
@@ -171,6 +218,7 @@ TEST_CASE("the times of a run are those of the agent with the longest account of
   const auto said = reported_times(logs);
   REQUIRE(said);
   CHECK(said->wall_seconds == Approx(9.5));
+  CHECK(said->node == 1);
   CHECK(said->by_cause == std::vector<std::pair<std::string, double>>{{"steps", 8.0}, {"steps_again", 1.5}});
   CHECK(said->incidents == 2);
   CHECK(said->newest_incidents.size() == 1);

@@ -108,6 +108,26 @@ TEST_CASE("members on devices and on the host do not train together", "[devices]
   CHECK(members[0].failure->what.find("kind of device") != std::string::npos);
 }
 
+TEST_CASE("a newcomer that sees no device ends alone, and the others go on", "[devices]") {
+  const auto born = std::make_shared<std::atomic<int>>(0);
+  const auto three_on_devices = [born, on_device = on_devices()]() -> std::unique_ptr<Memory> {
+    return (*born)++ == 3 ? nullptr : on_device();  // as a successor after the node has lost its driver
+  };
+  const ToyOptions options{.plan = short_plan(0)};
+  ElasticWorld world{3, {{Fate::Kind::dies, 1, 12, true}}, toy(options), {0, 1, 2}, three_on_devices};
+  const auto& results = world.wait();
+  REQUIRE(results.size() == 4);
+  REQUIRE(results[3].failure);
+  CHECK(results[3].failure->code == Code::mismatch);
+  CHECK(results[3].failure->what.find("kind of device") != std::string::npos);
+  for (const std::size_t i : {0u, 2u}) {
+    INFO("member " << i << (results[i].failure ? ": " + message(*results[i].failure) : ""));
+    REQUIRE(results[i].outcome);
+    CHECK(results[i].outcome->state_hash == undisturbed(options));
+  }
+  for (const std::string& report : fakegpu::take_reports()) FAIL_CHECK(report);
+}
+
 TEST_CASE("copies of the state on devices are compared as on the host", "[devices]") {
   std::vector<std::unique_ptr<Memory>> memories;
   for (int r = 0; r < 2; ++r) memories.push_back(make_device_memory({DeviceKind::cuda, r % devices}, test_clock));

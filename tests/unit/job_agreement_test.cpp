@@ -1,6 +1,7 @@
 // What all ranks have to have alike before they train: the job, and the initial values.
 
 #include "lib/job/declare/same_job.hpp"
+#include "lib/job/revoked.hpp"
 #include "lib/job/state/initial_values.hpp"
 #include "tests/unit/job_parts.hpp"
 
@@ -8,15 +9,18 @@ namespace elrun::test {
 namespace {
 
 /// By rank, what the call said, if it threw.
-std::vector<std::string> said_by_rank(std::uint32_t size, const std::function<void(JobWorld&, std::uint32_t)>& call) {
+std::vector<std::string> said_by_rank(std::uint32_t size, const std::function<void(JobWorld&, std::uint32_t)>& call, bool elastic = false) {
   std::vector<std::string> said(size);
-  in_world(size, [&](JobWorld& world, std::uint32_t rank) {
-    try {
-      call(world, rank);
-    } catch (const Error& e) {
-      said[rank] = e.failure().what;
-    }
-  });
+  in_world(
+      size,
+      [&](JobWorld& world, std::uint32_t rank) {
+        try {
+          call(world, rank);
+        } catch (const Error& e) {
+          said[rank] = e.failure().what;
+        }
+      },
+      elastic);
   return said;
 }
 
@@ -24,17 +28,35 @@ std::vector<std::string> said_by_rank(std::uint32_t size, const std::function<vo
 
 TEST_CASE("ranks with the same job go on", "[agreement]") {
   const std::vector<Agreement> same{{"plan", "seed: 1\nsteps: 2"}, {"model", "a: 3"}};
-  CHECK(said_by_rank(3, [&](JobWorld& world, std::uint32_t) { same_job_everywhere(world, same); }) == std::vector<std::string>(3));
+  CHECK(said_by_rank(3, [&](JobWorld& world, std::uint32_t) { same_job_everywhere(world, same, false); }) == std::vector<std::string>(3));
 }
 
 TEST_CASE("all ranks say alike whose declarations differ, and in which lines", "[agreement]") {
+  const bool all_have_state = GENERATE(false, true);
   const auto said = said_by_rank(3, [&](JobWorld& world, std::uint32_t rank) {
-    same_job_everywhere(world, {{"plan", "seed: 1"}, {"model", rank == 2 ? "a: 4" : "a: 3"}});
+    same_job_everywhere(world, {{"plan", "seed: 1"}, {"model", rank == 2 ? "a: 4" : "a: 3"}}, all_have_state);
   });
   CHECK(said[0] == said[1]);
   CHECK(said[0] == said[2]);
   CHECK_THAT(said[0],
              Catch::Contains("rank 2 has another model than rank 0") && Catch::Contains("rank 0: a: 3") && Catch::Contains("rank 2: a: 4"));
+}
+
+TEST_CASE("a newcomer that differs from those with state ends alone", "[agreement]") {
+  std::vector<char> goes_on(4, 0);
+  const auto said = said_by_rank(
+      4,
+      [&](JobWorld& world, std::uint32_t rank) {
+        try {
+          same_job_everywhere(world, {{"plan", "seed: 1"}, {"model", rank == 0 ? "a: 4" : "a: 3"}}, rank == 1 || rank == 3);
+        } catch (const Revoked&) {
+          goes_on[rank] = 1;
+        }
+      },
+      true);
+  CHECK(goes_on == std::vector<char>{0, 1, 1, 1});  // rank 2 is a newcomer, too, and has what the others have
+  CHECK_THAT(said[0],
+             Catch::Contains("rank 0 has another model than rank 1") && Catch::Contains("rank 1: a: 3") && Catch::Contains("rank 0: a: 4"));
 }
 
 TEST_CASE("initial values are compared where ranks hold or wrote them", "[initial_values]") {

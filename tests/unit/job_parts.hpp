@@ -29,13 +29,14 @@ inline SharedBuffers private_memory(Memory& memory = host_memory()) { return Sha
 inline ShardMap one_node(Sharding sharding, std::uint32_t world) { return shard_map(sharding, std::vector<std::uint32_t>(world)); }
 
 /// Calls `part` in a thread for each rank, with a world whose exchanges are in memory.
-inline void in_world(std::uint32_t size, const std::function<void(JobWorld&, std::uint32_t rank)>& part) {
+inline void in_world(std::uint32_t size, const std::function<void(JobWorld&, std::uint32_t rank)>& part, bool elastic = false) {
   MemoryNet net{size};
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
       Place place{};
       place.membership = {{1, {}}, Rank{rank}, WorldSize{size}};
+      place.elastic = elastic;
       TestSession session{place, nullptr};
       JobWorld world{session, [&](Session&) -> Result<std::unique_ptr<Peers>> {
                        return std::unique_ptr<Peers>{std::make_unique<MemoryPeers>(net, rank, std::nullopt)};

@@ -61,6 +61,9 @@ struct DeviceGroupToJoin {
   Duration connect;    ///< All ranks have come, and the communicator is made, within twice this.
   /// A peer whose connection to the host's group has ended. Thread-safe; called as long as the process lives.
   std::function<std::optional<Rank>()> lost_peer;
+  /// Called once where a call fails for a reason of this rank's own, before what it has begun is taken back, which waits for the other ranks of this machine: they are to hear of it here. On any
+  /// thread, as long as the process lives; it waits for nobody.
+  std::function<void(const Failure&)> failed{};
 };
 
 /// What this process says of NCCL and of its device, without an id. Loads NCCL.

@@ -60,9 +60,14 @@ class ProcessGroup::Impl {
         const auto alive = weak.lock();
         return alive ? alive->lost_peer() : std::nullopt;
       };
-      ELRUN_TRY_ASSIGN(device,
-                       join_device_collectives(
-                           members, {.device = options.device, .name = options.name, .connect = options.connect, .lost_peer = lost_peer}));
+      const auto failed = [weak = std::weak_ptr{host}](const Failure& why) {
+        if (const auto alive = weak.lock()) alive->revoke(why);
+      };
+      ELRUN_TRY_ASSIGN(
+          device,
+          join_device_collectives(
+              members,
+              {.device = options.device, .name = options.name, .connect = options.connect, .lost_peer = lost_peer, .failed = failed}));
     }
     return std::make_unique<Impl>(session, options, std::move(part), std::move(host), std::move(device));
   }

@@ -98,6 +98,10 @@ class JobWorld {
   [[nodiscard]] bool over() const { return end_->over.load(std::memory_order_acquire); }
   [[nodiscard]] Failure why_over() const;
   void end(const Failure& why) { end_->set(why); }
+  /// The same of this generation, from any thread and as long as the process lives.
+  [[nodiscard]] std::function<void(const Failure&)> ender() const {
+    return [end = end_](const Failure& why) { end->set(why); };
+  }
 
   /// What this rank's program is in, for all exchanges but those of rounds. From the job's thread.
   void now(Call call) { call_.store(call, std::memory_order_relaxed); }

@@ -125,7 +125,7 @@ TEST_CASE("a call of NCCL that fails on one rank is that rank's failure, and no 
 }
 
 TEST_CASE("a kernel that never ends is a hang for the agent, which starts the workers again", "[devices]") {
-  const Ended ended = run_with("FAKEGPU_FAULTS=stuck:9", {"--hang_timeout", "2"});
+  const Ended ended = run_with("FAKEGPU_FAULTS=stuck:9", {"--hang_timeout", "5"});
   INFO(ended.output);
   CHECK(ended.says("this is a hang"));
   CHECK((ended.code == 0 && ended.state == state_on_host()));

@@ -14,7 +14,7 @@ using State = CommunicatorState;
 namespace {
 
 constexpr Generation generation{12, {{0x89ab'0123'0000'0000, 5}}};
-constexpr CommunicatorLimits limits{.abort = 2s, .loss = 1s};
+constexpr CommunicatorLimits limits{.abort = 2s, .ahead = 20s, .loss = 1s};
 
 Instant at(Duration time) { return Instant{} + 100s + time; }
 
@@ -278,6 +278,37 @@ TEST_CASE("an abort that does not return in time means that the process has to e
     CHECK(owner.look(6s, NcclResult::success, {.abort_returned = true}) == Next::end);
     CHECK(owner.life.state() == State::stuck);  // what was told stays true
     CHECK(owner.life.begin_call("ncclAllGather", at(7s), 1s).failure().remedy == Remedy::exit_process);
+  }
+}
+
+TEST_CASE("an abort may take as long as the program's own work ahead of a call does", "[nccl]") {
+  Owner owner = ready();
+  const CommunicatorView ahead{.drained = false, .ahead = true}, begun{.drained = false};
+  SECTION("it counts once that is over") {
+    owner.call(2s);
+    owner.look(3s, NcclResult::success, {.lost = Rank{5}});
+    CHECK(owner.look(4s, NcclResult::success, {.lost = Rank{5}}) == Next::give_up);
+    CHECK(owner.look(23s, NcclResult::success, ahead) == Next::look_again);
+    CHECK(owner.look(25s - 1ns, NcclResult::success, begun) == Next::look_again);
+    SECTION("and is in time") { CHECK(owner.look(25s - 1ns, NcclResult::success, {.abort_returned = true}) == Next::end); }
+    SECTION("or not") {
+      CHECK(owner.look(25s, NcclResult::success, begun) == Next::end);
+      CHECK(owner.life.state() == State::stuck);
+    }
+  }
+  SECTION("but not without an end") {
+    owner.call(2s);
+    CHECK(owner.look(4s, NcclResult::remote_error) == Next::give_up);
+    CHECK(owner.look(24s - 1ns, NcclResult::success, ahead) == Next::look_again);
+    CHECK(owner.look(26s - 2ns, NcclResult::success, ahead) == Next::look_again);
+    CHECK(owner.look(26s, NcclResult::success, ahead) == Next::end);
+    CHECK(owner.life.state() == State::stuck);
+  }
+  SECTION("nor longer than a call's own limit") {
+    owner.call(2s, 1s);
+    CHECK(owner.look(3s) == Next::give_up);
+    CHECK(owner.look(5s, NcclResult::success, ahead) == Next::end);
+    CHECK(owner.life.state() == State::stuck);
   }
 }
 

@@ -84,7 +84,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   /// Waits for the owner. False: it is lost, and stays behind.
   bool join() {
     if (!thread_.joinable()) return true;
-    if (!mailbox_.wait_until_ended(group_.limits.abort + owner_grace)) {
+    if (!mailbox_.wait_until_ended(group_.limits.ahead + group_.limits.abort + owner_grace)) {
       process_is_stuck = true;
       thread_.detach();
       return false;
@@ -97,7 +97,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   using Request = OwnerMailbox::Request;
   struct Running {
     std::uint64_t number;
-    OwnedEvent end;
+    OwnedEvent begin, end;
     WorkPromise promise;
     bool event_over = false;
   };
@@ -106,7 +106,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   template <class Wait>
   Result<void> answer_of(Duration limit, const std::string& what, const Wait& wait) {
     const Instant now = clock_.now();
-    const Duration most = wait_time(Deadline::after(now, limit), now) + group_.limits.abort + owner_grace;
+    const Duration most = wait_time(Deadline::after(now, limit), now) + group_.limits.ahead + group_.limits.abort + owner_grace;
     if (auto answer = wait(most)) return *std::move(answer);
     process_is_stuck = true;
     return Failure{
@@ -182,7 +182,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   /// First the events, then NCCL's answer: what NCCL says after an event holds for what was before it.
   Next look() {
     std::vector<std::size_t> over;
-    bool drained = true;
+    bool drained = true, ahead = false;
     for (std::size_t i = 0; i < running_.size(); ++i) {
       if (!running_[i].event_over) {
         const auto done = runtime::is_done(running_[i].end.view());
@@ -191,6 +191,10 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
       }
       if (running_[i].event_over) over.push_back(i);
       else drained = false;
+      if (life_.state() == CommunicatorState::aborting && !running_[i].event_over) {
+        const auto begun = runtime::is_done(running_[i].begin.view());
+        ahead |= begun.ok() && !*begun;
+      }
     }
     ncclResult_t answer = ncclSuccess;
     if (comm_ != nullptr) answered("ncclCommGetAsyncError", nccl_.comm_get_async_error(comm_, &answer));
@@ -200,6 +204,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     for (const std::size_t i : over) {
       if (!life_.call_ended(running_[i].number, result_of(answer))) continue;
       running_[i].promise.end({});
+      spare_events_.push_back(std::move(running_[i].begin));
       spare_events_.push_back(std::move(running_[i].end));
       running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -209,7 +214,8 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
                           .detail = detail,
                           .over = said.over ? &*said.over : nullptr,
                           .abort_returned = said.abort_returned,
-                          .drained = drained};
+                          .drained = drained,
+                          .ahead = ahead};
     if (group_.lost_peer) view.lost = group_.lost_peer();
     const Next next = life_.look(view);
     if (life_.state() == CommunicatorState::ready && !std::exchange(reported_made_, true)) mailbox_.made();
@@ -242,6 +248,12 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   void give_to_nccl(const std::shared_ptr<Request>& request) {
     const auto number = life_.begin_call(request->name, clock_.now(), request->limit);
     if (!number.ok()) return mailbox_.issued(*request, number.failure());
+    std::optional<Running> running = running_from(*number, *request);
+    if (!running) {
+      failed_in_issue_.push_back(request);
+      if (look() == Next::give_up) give_up();
+      return;
+    }
     ncclResult_t first = nccl_.group_start();
     if (first == ncclSuccess) {
       first = request->body(nccl_, comm_, static_cast<cudaStream_t>(request->stream.handle()));
@@ -256,18 +268,29 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
       pause = std::min(2 * pause, look_last);
     }
     if (next == Next::give_up) give_up();
-    if (!life_.has_failed()) watch(*number, *request);
+    if (!life_.has_failed()) watch(*std::move(running), request->stream);
     if (life_.has_failed()) failed_in_issue_.push_back(request);  // told once it is aborted
     else mailbox_.issued(*request, {});
   }
 
-  /// An event behind the call tells its end.
-  void watch(std::uint64_t number, const Request& request) {
+  /// An event before the call tells whether what the program put into the stream before it is over. Nothing: the device failed, and so has the communicator.
+  std::optional<Running> running_from(std::uint64_t number, const Request& request) {
     try {
-      Running running{number, spare_event(), request.promise, false};
-      running.end.record(request.stream);
-      running_.push_back(std::move(running));
+      Running running{number, spare_event(), spare_event(), request.promise, false};
+      running.begin.record(request.stream);
+      return running;
     } catch (const Error& error) {  // of the device layer: the device is lost, or has no memory
+      life_.fail(error.failure());
+      return std::nullopt;
+    }
+  }
+
+  /// One behind it tells its end.
+  void watch(Running running, Stream stream) {
+    try {
+      running.end.record(stream);
+      running_.push_back(std::move(running));
+    } catch (const Error& error) {
       life_.fail(error.failure());
     }
   }
@@ -280,6 +303,8 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   }
 
   void give_up() {
+    // NCCL's abort waits for the other ranks of this machine: they have to hear of it before.
+    if (const Failure why = life_.failure_so_far(); group_.failed && why.code != Code::generation_over) group_.failed(why);
     ncclComm_t comm = std::exchange(comm_, nullptr);
     if (comm == nullptr) return mailbox_.abort_returned();
     try {
@@ -318,7 +343,8 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     why.rank = group_.place.me.rank;
     why.generation = group_.place.me.generation;
     if (life_.state() == CommunicatorState::stuck)
-      for (Running& each : running_) (void)new OwnedEvent{std::move(each.end)};  // NOLINT: what is stuck is left alone
+      for (Running& each : running_)
+        for (OwnedEvent* event : {&each.begin, &each.end}) (void)new OwnedEvent{std::move(*event)};  // NOLINT: what is stuck is left alone
     for (const Running& each : running_) each.promise.end(why);
     running_.clear();
     for (const auto& each : failed_in_issue_) mailbox_.issued(*each, why);

@@ -23,6 +23,8 @@ struct NcclGroup {
   Duration connect;         ///< The communicator is made within this.
   /// A peer whose connection to the host's group has ended, if there is one. Thread-safe.
   std::function<std::optional<Rank>()> lost_peer{};
+  /// Called once where something failed that is not the generation's end, before the abort, on the owner's thread: the other ranks are to hear of it. It waits for nobody, and may call `revoke`.
+  std::function<void(const Failure&)> failed{};
   /// Registers what is to be called when the generation is over, on any thread; while the communicator is being made, too.
   std::function<void(std::function<void(const Failure&)>)> on_generation_over{};
 };

@@ -73,7 +73,7 @@ CommunicatorLife::Next CommunicatorLife::look(const CommunicatorView& view) {
   if (usable()) look_for_trouble(view);
   if (state_ == CommunicatorState::revoked) {
     enter(CommunicatorState::aborting);
-    aborting_since_ = view.now;
+    aborting_since_ = abort_counts_from_ = view.now;
     return Next::give_up;
   }
   if (state_ == CommunicatorState::aborting) {
@@ -132,8 +132,10 @@ void CommunicatorLife::look_at_deadlines(Instant now) {
 
 void CommunicatorLife::look_at_abort(const CommunicatorView& view) {
   abort_returned_ = view.abort_returned;
-  if (view.abort_returned && view.drained) enter(CommunicatorState::gone);
-  else if (view.now - aborting_since_ >= limits_.abort) enter(CommunicatorState::stuck);
+  if (view.abort_returned && view.drained) return enter(CommunicatorState::gone);
+  const bool a_call_is_late = std::ranges::any_of(calls_, [&](const auto& each) { return each.second.deadline.passed(view.now); });
+  if (view.ahead && !a_call_is_late && view.now - aborting_since_ < limits_.ahead) abort_counts_from_ = view.now;
+  else if (view.now - abort_counts_from_ >= limits_.abort) enter(CommunicatorState::stuck);
 }
 
 bool CommunicatorLife::call_ended(std::uint64_t number, NcclResult answer) {

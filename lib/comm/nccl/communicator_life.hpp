@@ -51,8 +51,12 @@ inline constexpr CommunicatorTransition communicator_transitions[] = {
 }
 
 struct CommunicatorLimits {
-  /// An abort that takes longer never returns: a kernel ahead of NCCL's in its stream may hang.
-  Duration abort = std::chrono::seconds{2};
+  /// An abort that takes longer never returns. It waits for NCCL's kernels, and until the other ranks of this machine have closed their connections to this process: they abort as well,
+  /// or are dead, and Linux frees some 7 GB a second of a dead process before it closes them.
+  Duration abort = std::chrono::seconds{5};
+  /// How long the abort may wait for the program's own kernels that are ahead of a call in its stream: they are healthy, and may take seconds. A call whose own limit has passed waits no longer.
+  /// With `abort` it is less than the 30 s after which the agent ends a worker that does not come to the next generation.
+  Duration ahead = std::chrono::seconds{20};
   /// From the end of a peer's connection until a call that still runs fails. A peer that has done its part may leave, and what it has sent arrives
   /// within this.
   Duration loss = std::chrono::seconds{1};
@@ -75,6 +79,7 @@ struct CommunicatorView {
   std::optional<Rank> lost{};               ///< A peer whose connection to the host's group has ended.
   bool abort_returned = false;
   bool drained = true;  ///< No call that was issued is left in a stream.
+  bool ahead = false;   ///< What the program had put into the stream before a call is not over. Asked once it is aborted.
 };
 
 class CommunicatorLife {
@@ -130,6 +135,7 @@ class CommunicatorLife {
   std::map<std::uint64_t, Call> calls_;  // issued or being issued, not known to be over
   std::uint64_t last_call_ = 0;
   std::optional<Instant> lost_since_;
+  Instant abort_counts_from_{};  // once nothing of the program is ahead
   Instant aborting_since_{};
   bool abort_returned_ = false;
   std::optional<Failure> failure_;

@@ -74,8 +74,11 @@ Result<std::unique_ptr<DeviceCollectives>> join_device_collectives(Session& sess
   const Result<NcclLibrary> nccl = NcclLibrary::load();
   const auto ids = agree(session, group, facts_to_join(nccl, group, me));
   if (!ids.ok()) return located(ids.failure(), me, group.name);
-  NcclGroup wanted{
-      .place = {me, group.device, group.name, nccl_settings()}, .ids = *ids, .connect = group.connect, .lost_peer = group.lost_peer};
+  NcclGroup wanted{.place = {me, group.device, group.name, nccl_settings()},
+                   .ids = *ids,
+                   .connect = group.connect,
+                   .lost_peer = group.lost_peer,
+                   .failed = group.failed};
   wanted.on_generation_over = [&session](std::function<void(const Failure&)> call) { session.on_generation_over(std::move(call)); };
   ELRUN_TRY_ASSIGN(auto communicator, NcclCommunicator::make(*nccl, std::move(wanted)));
   return std::unique_ptr<DeviceCollectives>{std::make_unique<NcclCollectives>(me, group.device, std::move(communicator))};

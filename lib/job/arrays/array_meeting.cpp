@@ -62,8 +62,9 @@ Result<void> ArrayMeeting::meet(JobWorld& world) {
     return {};
   }
   const GroupOptions defaults;
-  auto joined =
-      groups_.join(session_, {.device = memory_.device(), .name = "job", .connect = defaults.connect, .lost_peer = world.lost_peer()});
+  auto joined = groups_.join(
+      session_,
+      {.device = memory_.device(), .name = "job", .connect = defaults.connect, .lost_peer = world.lost_peer(), .failed = world.ender()});
   if (!joined.ok()) {
     const Failure& why = joined.failure();
     if (!world.over()) note(world, why);

@@ -17,10 +17,13 @@ constexpr std::size_t cause_max = 1024;  // of bytes that tell a worker why it w
 
 // The one device that the worker sees: of those that are named, or of all. An empty list hides all of them from everybody.
 std::string device_of(const Variables& variables, std::uint32_t local_rank) {
-  const auto named = variables.find("CUDA_VISIBLE_DEVICES");
-  if (named == variables.end()) return std::to_string(local_rank);
-  const std::vector<std::string> devices = parse_devices(named->second);
-  return local_rank < devices.size() ? devices[local_rank] : std::string{};  // the options were refused if one is missing
+  const auto variable = [&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional{found->second};
+  };
+  const auto devices = named_devices(variable("CUDA_VISIBLE_DEVICES"), variable("NVIDIA_VISIBLE_DEVICES"));
+  if (!devices) return std::to_string(local_rank);
+  return local_rank < devices->size() ? (*devices)[local_rank] : std::string{};  // the options were refused if one is missing
 }
 
 // Fit for a variable of the environment: a shell may print it, and it may quote what a worker wrote.

@@ -122,6 +122,15 @@ std::vector<std::string> parse_devices(std::string_view text) {
   return devices;
 }
 
+bool is_mig_name(std::string_view device) { return device.starts_with("MIG-"); }
+
+std::optional<std::vector<std::string>> named_devices(const std::optional<std::string>& of_cuda,
+                                                      const std::optional<std::string>& of_container) {
+  if (of_cuda) return parse_devices(*of_cuda);
+  auto devices = parse_devices(of_container.value_or(""));
+  return devices.empty() || !is_mig_name(devices.front()) ? std::nullopt : std::optional{std::move(devices)};
+}
+
 std::string_view nearest(std::string_view text, std::span<const std::string_view> words) {
   constexpr std::size_t longest = 64;
   if (text.size() > longest) return {};

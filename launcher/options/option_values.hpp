@@ -39,6 +39,11 @@ namespace elrun::inline v0::launcher {
 
 /// What CUDA_VISIBLE_DEVICES names, without blanks: numbers, or names of devices. Empty entries are left out.
 [[nodiscard]] std::vector<std::string> parse_devices(std::string_view text);
+/// "MIG-...": a part of a GPU. CUDA shows one to a process.
+[[nodiscard]] bool is_mig_name(std::string_view device);
+/// The devices that workers can be given by name: of CUDA_VISIBLE_DEVICES, else MIG instances of NVIDIA_VISIBLE_DEVICES, which have no numbers. Nothing: they go by number.
+[[nodiscard]] std::optional<std::vector<std::string>> named_devices(const std::optional<std::string>& of_cuda,
+                                                                    const std::optional<std::string>& of_container);
 
 /// The one of `words` that `text` is probably a misspelling of; empty if none is near.
 [[nodiscard]] std::string_view nearest(std::string_view text, std::span<const std::string_view> words);

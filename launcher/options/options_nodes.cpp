@@ -94,12 +94,19 @@ void OptionParser::parse_workers() {
                     "to what is best for the program",
                     number));
   out_.virtual_local_rank = given_.flag("virtual_local_rank");
-  const auto devices = given_.variable("CUDA_VISIBLE_DEVICES");
-  if (const std::size_t named = devices ? parse_devices(*devices).size() : 0; out_.virtual_local_rank && devices && named < out_.workers)
+  const auto of_cuda = given_.variable("CUDA_VISIBLE_DEVICES"), of_container = given_.variable("NVIDIA_VISIBLE_DEVICES");
+  const auto devices = named_devices(of_cuda, of_container);
+  const std::string list =
+      fmt::format("{}={}", of_cuda ? "CUDA_VISIBLE_DEVICES" : "NVIDIA_VISIBLE_DEVICES", of_cuda ? *of_cuda : of_container.value_or(""));
+  if (out_.virtual_local_rank && devices && devices->size() < out_.workers)
     problems_.contradiction(
-        fmt::format("--virtual_local_rank gives each worker a device of its own, but CUDA_VISIBLE_DEVICES={} names {} "
+        fmt::format("--virtual_local_rank gives each worker a device of its own, but {} names {} "
                     "for {} workers; name more, or start fewer with --nproc_per_node",
-                    *devices, named, out_.workers));
+                    list, devices->size(), out_.workers));
+  if (!out_.virtual_local_rank && out_.workers > 1 && devices && !devices->empty() && is_mig_name(devices->front()))
+    out_.notes.push_back(fmt::format(
+        "{} names MIG instances, and CUDA shows a process only the first of them: --virtual_local_rank gives each worker one of its own",
+        list));
 }
 
 bool OptionParser::in_kubernetes() const { return given_.variable("KUBERNETES_SERVICE_HOST").has_value(); }

@@ -109,6 +109,10 @@ TEST_CASE("a virtual local rank is 0, with one device of those that are visible"
   CHECK(of(2, named).at("CUDA_VISIBLE_DEVICES") == "5");
   CHECK(of(2, {}).at("CUDA_VISIBLE_DEVICES") == "2");
   CHECK(of(2, {{"CUDA_VISIBLE_DEVICES", ""}}).at("CUDA_VISIBLE_DEVICES").empty());
+  // A device plugin names the parts of a GPU here alone. They have no numbers; whole GPUs have.
+  CHECK(of(1, {{"NVIDIA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c"}}).at("CUDA_VISIBLE_DEVICES") == "MIG-b");
+  CHECK(of(1, {{"NVIDIA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c"}}).at("CUDA_VISIBLE_DEVICES") == "1");
+  CHECK(of(1, {{"CUDA_VISIBLE_DEVICES", "3,4,5"}, {"NVIDIA_VISIBLE_DEVICES", "MIG-a,MIG-b"}}).at("CUDA_VISIBLE_DEVICES") == "4");
 }
 
 TEST_CASE("a lone worker of a node keeps all its threads", "[environment]") {

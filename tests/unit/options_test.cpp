@@ -242,6 +242,15 @@ TEST_CASE("how the program is run", "[options]") {
   CHECK(launch({"s"}, {.environment = {{"PET_NUMA_BINDING", "node"}}}).numa_binding == NumaBinding::none);
   CHECK(contains(refused({"--numa-binding=all", "s"}).text, "node, socket, exclusive, core-complex"));
   CHECK(launch({"--virtual-local-rank", "s"}).virtual_local_rank);
+  const Variables two_parts{{"CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b"}, {"OMP_NUM_THREADS", "1"}};
+  REQUIRE(launch({"--nproc-per-node", "2", "s"}, {.environment = two_parts}).notes.size() == 1);
+  CHECK(contains(
+      launch({"--nproc-per-node", "2", "s"}, {.environment = two_parts}).notes[0],
+      "CUDA_VISIBLE_DEVICES=MIG-a,MIG-b names MIG instances, and CUDA shows a process only the first of them: --virtual_local_rank"));
+  CHECK(launch({"--nproc-per-node", "2", "--virtual-local-rank", "s"}, {.environment = two_parts}).notes.empty());
+  CHECK(launch({"--nproc-per-node", "1", "s"}, {.environment = two_parts}).notes.empty());
+  CHECK(
+      contains(refused({"--nproc-per-node", "3", "--virtual-local-rank", "s"}, {.environment = two_parts}).text, "names 2 for 3 workers"));
   CHECK(launch({"--local-rank-argument", "s", "x"}).program.arguments == std::vector<std::string>{"--local-rank=${local_rank}", "x"});
   CHECK(launch({"--local-rank-argument", "--use-env", "s", "x"}).program.arguments == std::vector<std::string>{"x"});
   CHECK(contains(refused({"--local-rank-argument", "--no-python", "s"}).text, "--use_env"));

@@ -20,6 +20,9 @@ constexpr const char* lost = "this process has lost the device, and another proc
 constexpr const char* no_code =
     "this libelrun has no code for the device: build it with CMAKE_CUDA_ARCHITECTURES naming the device's compute capability";
 
+constexpr const char* mps_is_away =
+    "its MPS server did not answer: nvidia-cuda-mps-control has to run, with this process's user and CUDA_MPS_PIPE_DIRECTORY; after a failure it takes a moment";
+
 constexpr int out_of_memory = 2;
 constexpr const char* no_pinned_memory =
     "the host has no more page-locked memory: look at the machine's free memory and at the container's memory limit; less is needed by a job that exchanges less at a time (more workers, "
@@ -37,7 +40,7 @@ constexpr Row rows[] = {
     {35, Code::mismatch, Remedy::fix_config, false, nullptr},
     {36, Code::mismatch, Remedy::fix_config, false, "the driver is too old for this call: install a newer one"},
     {46, Code::refused, Remedy::exit_process, false,
-     "another process uses it, and its compute mode lets only one in (nvidia-smi -q -d COMPUTE shows the mode)"},
+     "another process uses it, and its compute mode lets only one in (nvidia-smi -q -d COMPUTE shows the mode); or it needs a reset (`dmesg` has lines with Xid)"},
     {53, Code::internal, Remedy::exit_process, true, lost},
     {98, Code::mismatch, Remedy::fix_config, false, no_code},
     {100, Code::not_found, Remedy::fix_config, false,
@@ -73,6 +76,15 @@ constexpr Row rows[] = {
      "the driver's module in the kernel and its libcuda.so.1 are of different versions: start the machine or the container again"},
     {804, Code::mismatch, Remedy::fix_config, false,
      "the driver is too old, and this device cannot use the compatibility package (cuda-compat): install a newer driver"},
+    {805, Code::io, Remedy::exit_process, false, mps_is_away},
+    {806, Code::io, Remedy::exit_process, false, mps_is_away},
+    {807, Code::io, Remedy::exit_process, false, mps_is_away},
+    {808, Code::exhausted, Remedy::fix_config, false,
+     "the device's MPS server has as many clients as it takes: fewer workers on this device, or another one with ELRUN_DEVICE"},
+    {809, Code::exhausted, Remedy::fix_config, false,
+     "the device has as many connections to its MPS server as it takes: CUDA_DEVICE_MAX_CONNECTIONS gives each process fewer"},
+    {810, Code::io, Remedy::exit_process, true,
+     "its MPS server has ended this process's use of it, as it does with all clients when one has failed: this process has lost the device"},
     {999, Code::io, Remedy::exit_process, true, lost},
 };
 static_assert(std::ranges::is_sorted(rows, {}, &Row::error));

@@ -39,6 +39,15 @@ TEST_CASE("an error of CUDA names call, error, device and place", "[device]") {
   CHECK_FALSE(says(failure_of(unknown), " at "));
 }
 
+TEST_CASE("an MPS server that is away or gives a process up is told from a bug", "[device]") {
+  for (const int error : {805, 806, 807, 810}) {
+    const Failure f = failure_of(failed(error));
+    INFO(f.what);
+    CHECK((f.code == Code::io && f.remedy == Remedy::exit_process && says(f, "MPS server")));
+    CHECK(loses_device(error) == (error == 810));
+  }
+}
+
 TEST_CASE("out of memory on a device is exhausted, and keeps the device", "[device]") {
   const Failure f = failure_of(failed(2));
   CHECK(f.code == Code::exhausted);
@@ -64,7 +73,9 @@ TEST_CASE("a device error that only a person can repair has the remedy fix_confi
                                                    {802, "nvidia-fabricmanager"},
                                                    {803, "different versions"},
                                                    {804, "cuda-compat"},
-                                                   {36, "driver is too old"}};
+                                                   {36, "driver is too old"},
+                                                   {808, "fewer workers on this device"},
+                                                   {809, "CUDA_DEVICE_MAX_CONNECTIONS"}};
   for (const auto& [error, words] : rows) {
     const Failure f = failure_of(failed(error));
     INFO(error << ": " << f.what);

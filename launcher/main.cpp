@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -75,8 +76,9 @@ int launch(const LaunchOptions& options, launcher::Variables environment, const 
   if (const std::string& warning = std::get<Command>(command).warning; !warning.empty()) log.warning(warning);
   auto cpus = cpus_of_workers(options.numa_binding, options.workers, environment, this_numa());
   if (!cpus.ok()) return refuse(exit_code::contradiction, message(cpus.failure()));
-  if (const std::string problem = options.workers > 0 ? kernel_problem() : std::string{}; !problem.empty())
-    return refuse(exit_code::internal, problem);
+  std::string problem = options.workers > 0 ? kernel_problem() : std::string{};
+  if (problem.empty()) problem = thread_problem();
+  if (!problem.empty()) return refuse(exit_code::internal, problem);
   int code = exit_code::internal;
   {
     const auto guard =
@@ -120,6 +122,8 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
                            std::holds_alternative<ChaosOptions>(command);
   if (!limits.ok() && has_storage) return refuse(exit_code::usage, message(limits.failure()));
   try {
+    if (const std::string problem = of_store != nullptr ? thread_problem() : std::string{}; !problem.empty())
+      return refuse(exit_code::internal, problem);
     if (of_store != nullptr) return run_store(*of_store, generation_floor(of_store->checkpoint_root, *limits, log), refuse, clock, lines);
     if (const auto* status = std::get_if<StatusOptions>(&command)) return run_status(*status, environment, clock);
     if (const auto* doctor = std::get_if<DoctorOptions>(&command)) return run_doctor(*doctor, environment, clock, elrun_name);
@@ -130,6 +134,8 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
       return run_chaos(*chaos, without_secrets(std::move(environment)), *limits, clock);
     return launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, *limits, elrun_name);
   } catch (const std::system_error& error) {  // a thread that was refused, for instance
+    if (const std::string problem = error.code().value() == EPERM ? thread_problem() : std::string{}; !problem.empty())
+      return refuse(exit_code::internal, problem);
     const std::string limit = limit_behind(error.code().value(), CgroupWatch{}.limits());
     return refuse(exit_code::internal, limit.empty() ? error.what() : fmt::format("{}; {}", error.what(), limit));
   } catch (const std::exception& error) {

@@ -206,6 +206,12 @@ Finding kernel(const std::string& problem) {
               "use a machine with Linux 5.3 or later; in a sandbox or container allow the call in its seccomp profile");
 }
 
+Finding threads(const std::string& problem) {
+  if (problem.empty()) return well("threads", "one can be started");
+  return fail("threads", problem + "; the start would end with 70",
+              "raise the limit that is named; in a sandbox or container let the seccomp profile answer ENOSYS to clone3, or allow it");
+}
+
 std::vector<std::string> entries_of(std::string_view text) {
   std::vector<std::string> all;
   for (std::string_view rest = text; !rest.empty();) {
@@ -396,6 +402,7 @@ std::vector<Finding> diagnose(const DoctorOptions& options, const DoctorFacts& f
   add(master_port(launch, facts));
   add(health_port(launch, facts));
   all.push_back(kernel(facts.kernel_problem));
+  all.push_back(threads(facts.thread_problem));
   add(clocks(launch, facts));
   add(devices(launch, facts));
   all.push_back(shared_memory(launch, facts.shared_memory));

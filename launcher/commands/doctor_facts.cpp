@@ -256,6 +256,7 @@ void look_at_machine(const DoctorOptions& options, const Variables& environment,
   timex time{};
   if (::adjtimex(&time) >= 0) facts.wall_clock_is_synchronised = (time.status & STA_UNSYNC) == 0;
   facts.kernel_problem = kernel_problem();
+  facts.thread_problem = thread_problem();
   facts.devices = devices();
   if (const auto visible = environment.find("CUDA_VISIBLE_DEVICES"); visible != environment.end()) facts.visible_devices = visible->second;
   facts.has_rdma = has_entries("/sys/class/infiniband");

@@ -22,7 +22,9 @@
 #include <fmt/format.h>
 
 #include "launcher/options/devices.hpp"
+#include "launcher/report/evidence.hpp"
 #include "lib/base/fd.hpp"
+#include "lib/base/quiet_thread.hpp"
 #include "lib/link/socket.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -122,6 +124,19 @@ std::string kernel_problem() {
   return fmt::format(
       "the kernel ({} {}) or a sandbox refuses pidfd_open ({}), without which the end of a worker cannot be seen: elrun needs Linux 5.3",
       kernel.sysname, kernel.release, std::generic_category().message(error));
+}
+
+std::string thread_problem() {
+  try {
+    quiet_thread([] {}).join();
+    return {};
+  } catch (const std::system_error& error) {
+    const int number = error.code().value();
+    if (number == EPERM)  // glibc takes ENOSYS for an older kernel and uses clone; any other answer ends the start of the thread
+      return "no thread could be started: a sandbox refuses clone3 with EPERM; let its seccomp profile answer ENOSYS, or allow the call";
+    const std::string limit = limit_behind(number, CgroupWatch{}.limits());
+    return fmt::format("no thread could be started: {}{}{}", error.code().message(), limit.empty() ? "" : "; ", limit);
+  }
 }
 
 HeldPort HeldPort::any(std::uint16_t but_not) {

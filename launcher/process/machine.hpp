@@ -23,6 +23,8 @@ constexpr std::size_t small_file_max = 1 << 20;
 [[nodiscard]] std::string boot_id();
 /// Why workers cannot be watched on this kernel or in this sandbox; empty: they can. It is known before any worker starts.
 [[nodiscard]] std::string kernel_problem();
+/// Why no thread can be started here, with the limit or the sandbox behind it; empty: one was started, and has ended.
+[[nodiscard]] std::string thread_problem();
 
 /// A TCP port of all addresses of this machine, kept for a program that will listen on it. While it is held, the kernel
 /// gives it to no other program (that binds to port 0, or connects). A program that names it and allows the reuse of addresses, as

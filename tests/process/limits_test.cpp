@@ -97,6 +97,33 @@ TEST_CASE("on a kernel without pidfd_open no worker starts, and the doctor says 
   CHECK(asked.says("FAIL  kernel"));
 }
 
+TEST_CASE("where a sandbox refuses threads nothing starts, and the start, the store and the doctor name clone3", "[limits][process]") {
+  const TemporaryDirectory directory;
+  const std::string kernel = test_program_path("refusing_kernel"), elrun = program_path("elrun");
+  const auto asked = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"clone3_not_permitted", elrun});
+    return elrun::test::run(kernel, words, {{"XDG_RUNTIME_DIR", directory.path()}});
+  };
+  const std::string cause = "no thread could be started: a sandbox refuses clone3 with EPERM; let its seccomp profile answer ENOSYS";
+  const Ended started = asked({"--nproc_per_node", "2", "--no_python", "/bin/sh", "-c", "echo it runs"});
+  INFO(started.output);
+  if (started.says(no_filter)) {
+    std::printf("SKIPPED: no filter of system calls can be set here\n");
+    return;
+  }
+  CHECK(started.code == 70);
+  CHECK(started.says(cause));
+  CHECK_FALSE(started.says("it runs"));
+  const Ended store = asked({"store", "--host", "127.0.0.1", "--port", "0"});
+  INFO(store.output);
+  CHECK(store.code == 70);
+  CHECK(store.says(cause));
+  const Ended doctor = asked({"doctor", "--no_python", "/bin/sh"});
+  INFO(doctor.output);
+  CHECK(doctor.code == 78);
+  CHECK(doctor.says("FAIL  threads    " + cause));
+}
+
 TEST_CASE("the doctor looks at files where no thread can be started, too", "[limits][process]") {
   const TemporaryDirectory directory;
   const Ended asked = elrun::test::run(test_program_path("refusing_kernel"),

@@ -1,5 +1,5 @@
 /// refusing_kernel CALL PROGRAM [ARGUMENTS]: the program as where the kernel refuses this system call. pidfd_open: it is older than Linux 5.3.
-/// clone3: no thread can be started. link: no file system has hard links.
+/// clone3: no thread can be started. clone3_not_permitted: a sandbox answers so to a call that it does not know. link: no file system has hard links.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -18,7 +18,10 @@ struct Refused {
   unsigned number;
   unsigned error;
 };
-constexpr Refused known[] = {{"pidfd_open", SYS_pidfd_open, ENOSYS}, {"clone3", SYS_clone3, EAGAIN}, {"link", SYS_link, EOPNOTSUPP}};
+constexpr Refused known[] = {{"pidfd_open", SYS_pidfd_open, ENOSYS},
+                             {"clone3", SYS_clone3, EAGAIN},
+                             {"clone3_not_permitted", SYS_clone3, EPERM},
+                             {"link", SYS_link, EOPNOTSUPP}};
 
 int refuse(const Refused& call) {
   sock_filter rules[] = {
@@ -41,5 +44,5 @@ int main(int argc, char** argv) {
     ::execv(argv[2], argv + 2);
     return std::perror(argv[2]), 127;
   }
-  return std::fputs("usage: refusing_kernel pidfd_open|clone3|link PROGRAM [ARGUMENTS]\n", stderr), 64;
+  return std::fputs("usage: refusing_kernel pidfd_open|clone3|clone3_not_permitted|link PROGRAM [ARGUMENTS]\n", stderr), 64;
 }

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +21,7 @@
 #include "launcher/ckptd/checkpoint_writer.hpp"
 #include "launcher/http/admin_endpoints.hpp"
 #include "launcher/output/log_json.hpp"
+#include "launcher/process/agent_directory.hpp"
 #include "launcher/process/descriptors.hpp"
 #include "launcher/process/ending_signals.hpp"
 #include "launcher/process/first_process.hpp"
@@ -47,6 +50,7 @@ struct AgentEnd {
   int exit_code = exit_code::internal;
 };
 
+constexpr const char* socket_name = "agent.sock";
 constexpr std::size_t first_process_status_max = 64 << 10;  // bytes; it has some 1,500
 
 // Conducts: events in, to the supervisor; its actions out, to the part that can do them. Its fields are those parts, and what they are made
@@ -83,7 +87,7 @@ class Agent {
                    guard_,
                    clock_,
                    log_,
-                   {setting_, run_, who_.node, socket(),
+                   {setting_, run_, who_.node, socket(), [this] { return move_socket(); },
                     [this](pid_t pid) { return (notice_poll_ && notice_poll_->is_command(pid)) || checkpoint_writer_.is(pid); },
                     [this](LocalRank worker) { return supervisor_.can_stay(worker); }},
                    reporter_,
@@ -116,8 +120,7 @@ class Agent {
     watch_guard();
     open_train_job();
     warn_of_first_process();
-    admin_endpoints_.open_timers(options().side, setting_.directory, setting_.environment,
-                                 [this](pid_t group) { return processes_.is_group(group); });
+    open_timers(setting_.directory);
     if (const auto opened = admin_endpoints_.open(options().side, setting_.directory); !opened.ok())
       return refuse_(exit_code::contradiction, message(opened.failure()));
     feed(Started{});
@@ -127,12 +130,14 @@ class Agent {
     checkpoint_writer_.clear();
     processes_.clear();
     notice_poll_.reset();
+    std::error_code ignored;
+    for (const Path& directory : later_directories_) std::filesystem::remove_all(directory, ignored);
     return end_.exit_code;
   }
 
  private:
   [[nodiscard]] const LaunchOptions& options() const { return setting_.options; }
-  [[nodiscard]] Path socket() const { return setting_.directory / "agent.sock"; }
+  [[nodiscard]] Path socket() const { return setting_.directory / socket_name; }
   [[nodiscard]] std::string endpoint_text() const {
     if (!options().etcd.empty()) return fmt::format("etcd ({}:{})", options().etcd.front().host, options().etcd.front().port);
     return options().endpoint ? fmt::format("{}:{}", options().endpoint->host, options().endpoint->port) : "this process";
@@ -239,6 +244,23 @@ class Agent {
     });
   }
 
+  // What in it was open stays so for those that have it: connections, and the writer of checkpoints with the saves that it has.
+  Result<Path> move_socket() {
+    if (!server_) return Failure{Code::internal, Remedy::exit_process, "the job has ended here"};
+    ELRUN_TRY_ASSIGN(const Path directory, make_agent_directory(setting_.environment));
+    later_directories_.push_back(directory);
+    const Path moved = directory / socket_name;
+    ELRUN_TRY(server_->listen_also(moved));
+    admin_endpoints_.open_socket(directory);
+    open_timers(directory);
+    return moved;
+  }
+
+  void open_timers(const Path& directory) {
+    admin_endpoints_.open_timers(options().side, directory, setting_.environment,
+                                 [this](pid_t group) { return processes_.is_group(group); });
+  }
+
   void report() {
     if (std::exchange(end_.reported, true)) return;
     end_.exit_code = reporter_.finished(end_.finish, rendezvous_.coordinates(), admin_endpoints_.record().ledger);
@@ -295,6 +317,7 @@ class Agent {
   }
 
   AgentSetting setting_;
+  std::vector<Path> later_directories_;  // in place of one that was removed
   const Guard& guard_;
   const StartRefusal& refuse_;
   const Clock& clock_;

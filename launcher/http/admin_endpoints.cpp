@@ -68,15 +68,18 @@ AdminEndpoints::AdminEndpoints(boost::asio::io_context& loop, const Clock& clock
       started_at_{static_cast<double>(clock.wall_ns()) / 1e9},
       history_{clock.now()} {}
 
+void AdminEndpoints::open_socket(const Path& directory) {
+  const auto address = unix_address(directory / status_socket_name);
+  if (!address.ok()) return;
+  auto socket = HttpListener::open(loop_, *address, [this](const HttpRequest& request) { return answer(request); });
+  if (socket.ok()) socket_ = std::move(*socket);
+  else log_.warning(message(socket.failure()) + "; `elrun status` will not find this agent");
+}
+
 Result<void> AdminEndpoints::open(const AdminOptions& options, const Path& directory) {
-  const auto answers = [this](const HttpRequest& request) { return answer(request); };
-  if (const auto address = unix_address(directory / status_socket_name); address.ok()) {
-    auto socket = HttpListener::open(loop_, *address, answers);
-    if (socket.ok()) socket_ = std::move(*socket);
-    else log_.warning(message(socket.failure()) + "; `elrun status` will not find this agent");
-  }
+  open_socket(directory);
   if (!options.health) return {};
-  auto port = open_port(loop_, *options.health, answers);
+  auto port = open_port(loop_, *options.health, [this](const HttpRequest& request) { return answer(request); });
   if (!port.ok() && options.health->is_needed) {
     Failure why = std::move(port).failure();
     why.what += "; give --health_port another port, or 0 for any";

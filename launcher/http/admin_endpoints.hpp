@@ -26,6 +26,8 @@ class AdminEndpoints {
   AdminEndpoints(boost::asio::io_context& loop, const Clock& clock, const Log& log, AgentIdentity agent, std::function<bool()> coordinates);
   /// Fails only when a port that is needed cannot be opened; what else is missing is logged, and the job goes on without.
   Result<void> open(const AdminOptions& options, const Path& directory);
+  /// `elrun status` and `elrun drain` find this agent in this directory, and in no other.
+  void open_socket(const Path& directory);
   /// torch's watchdog, when it is asked for: what workers find in their environment as TORCHELASTIC_TIMER_FILE. Before they
   /// start.
   void open_timers(const AdminOptions& options, const Path& directory, Variables& environment, std::function<bool(pid_t)> is_worker_group);

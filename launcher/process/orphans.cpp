@@ -38,10 +38,13 @@ std::string text_of(const std::string& path) {
   return text;
 }
 
-OrphanOwner owner_of(pid_t pid, const std::string& socket) {
-  const std::string process = "/proc/" + std::to_string(pid);
-  if (const std::string environment = text_of(process + "/environ"); !environment.empty()) return owner_in(environment, socket);
-  return ends_already(text_of(process + "/stat")) ? OrphanOwner{OrphanOwner::Kind::ending, {}} : OrphanOwner{};
+OrphanOwner owner_of(pid_t pid, const std::vector<std::string>& sockets) {
+  const std::string process = "/proc/" + std::to_string(pid), environment = text_of(process + "/environ");
+  if (environment.empty()) return ends_already(text_of(process + "/stat")) ? OrphanOwner{OrphanOwner::Kind::ending, {}} : OrphanOwner{};
+  OrphanOwner owner;
+  for (const std::string& socket : sockets)
+    if (owner = owner_in(environment, socket); owner.rank) break;
+  return owner;
 }
 
 }  // namespace
@@ -55,7 +58,7 @@ void kill_descendants(pid_t pid) {
 
 Orphans::Orphans(boost::asio::io_context& loop, const Clock& clock, std::string socket, std::function<bool(pid_t)> is_known)
     : clock_{clock},
-      socket_{std::move(socket)},
+      sockets_{std::move(socket)},
       is_known_{[known = std::move(is_known)](pid_t pid) { return known(pid) || is_left(pid); }},
       endings_{loop, SIGCHLD} {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // refused by no kernel that elrun runs on; without it they go to process 1
@@ -91,7 +94,7 @@ void Orphans::learn_owners(const std::vector<pid_t>& pids) {
   for (const pid_t pid : pids) {
     if (known_.contains(pid)) continue;
     fresh.push_back(pid);
-    calls.emplace_back([pid, socket = socket_] { return owner_of(pid, socket); });
+    calls.emplace_back([pid, sockets = sockets_] { return owner_of(pid, sockets); });
   }
   if (fresh.empty()) return;
   const auto owners = answers_in_time(calls, owner_known_within);

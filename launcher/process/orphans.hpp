@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
@@ -29,6 +30,8 @@ class Orphans {
   Orphans(boost::asio::io_context& loop, const Clock& clock, std::string socket, std::function<bool(pid_t)> is_known);
   Orphans(const Orphans&) = delete;
   Orphans& operator=(const Orphans&) = delete;
+  /// The agent has another socket, which workers that start from now on find.
+  void has_socket(std::string socket) { sockets_.push_back(std::move(socket)); }
 
   struct Ended {
     std::size_t killed = 0;      ///< With what they had started themselves.
@@ -48,7 +51,7 @@ class Orphans {
   [[nodiscard]] std::vector<pid_t> find();
   void learn_owners(const std::vector<pid_t>& pids);
   const Clock& clock_;
-  const std::string socket_;
+  std::vector<std::string> sockets_;
   std::function<bool(pid_t)> is_known_;
   struct Known {
     OrphanOwner owner;

@@ -37,6 +37,7 @@ WorkerProcesses::WorkerProcesses(boost::asio::io_context& loop, const Guard& gua
       setting_{std::move(setting)},
       reporter_{reporter},
       feed_{std::move(feed)},
+      socket_{setting_.socket},
       stack_tools_{loop,
                    guard,
                    clock,
@@ -69,12 +70,12 @@ void WorkerProcesses::start(const Spawn& spawn) {
   exit_watch_.clear(rank);
   // One attempt has the files of one process of each worker.
   if (std::exchange(attempt_.generation, spawn.world.generation) != spawn.world.generation || attempt_.workers.contains(rank))
-    output_->begin_attempt(), attempt_.workers.clear(), tell_loss_of_directory();
+    output_->begin_attempt(), attempt_.workers.clear(), look_for_directory();
   attempt_.workers.insert(rank);
   const Rank placed{spawn.world.seat.base_rank + spawn.place};
   const Path error_file = output_->error_file(rank);
-  const WorkerSetting worker{agent.options,       spawn.world,     setting_.run, setting_.node, rank,
-                             spawn.node_restarts, setting_.socket, spawn.place,  error_file};
+  const WorkerSetting worker{agent.options,       spawn.world, setting_.run, setting_.node, rank,
+                             spawn.node_restarts, socket_,     spawn.place,  error_file};
   const WorkerStreams streams = output_->open(rank, placed);
   const Execution execution{agent.command.path,
                             worker_arguments(agent.command, agent.options.program, rank),
@@ -112,15 +113,26 @@ void WorkerProcesses::start(const Spawn& spawn) {
   children_.insert_or_assign(rank, std::move(*child));
 }
 
-// The workers that run have their connections. One that starts only says that it cannot connect.
-void WorkerProcesses::tell_loss_of_directory() const {
-  if (::access(setting_.socket.c_str(), F_OK) == 0 || errno != ENOENT) return;
-  const std::string directory = setting_.agent.directory.native();
-  log_.error(fmt::format("{} was removed: workers that start from now on cannot reach this agent, if they use libelrun. {}", directory,
-                         directory.starts_with("/run/user/")
-                             ? "systemd-logind removes $XDG_RUNTIME_DIR at the user's last logout: start elrun with XDG_RUNTIME_DIR unset, "
-                               "or `loginctl enable-linger` first"
-                             : "Somebody, or what cleans temporary files, has done that: except it there, and start the job again"));
+// The workers that run have their connections. One that starts needs a socket that is there.
+void WorkerProcesses::look_for_directory() {
+  if (::access(socket_.c_str(), F_OK) == 0 || errno != ENOENT) return;
+  const std::string lost = socket_.parent_path().native();
+  const std::string cause =
+      lost.starts_with("/run/user/")
+          ? "systemd-logind removes $XDG_RUNTIME_DIR at the user's last logout: start elrun with XDG_RUNTIME_DIR unset, "
+            "or `loginctl enable-linger` first"
+          : "Somebody, or what cleans temporary files, has done that: except it there";
+  const auto moved = setting_.move_socket();
+  if (!moved.ok())
+    return log_.error(fmt::format(
+        "{} was removed, and no other directory can be made ({}): workers that start from now on cannot reach this agent, if they "
+        "use libelrun. {}, and start the job again",
+        lost, message(moved.failure()), cause));
+  socket_ = *moved;
+  orphans_.has_socket(socket_.string());
+  log_.warning(
+      fmt::format("{} was removed: workers that start from now on reach this agent at {}, and saves are not asynchronous any more. {}",
+                  lost, socket_.native(), cause));
 }
 
 void WorkerProcesses::ended(LocalRank worker, Ending ending, std::int64_t ended_ns) {

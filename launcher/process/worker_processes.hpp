@@ -23,14 +23,15 @@
 namespace elrun::inline v0::launcher {
 
 /// Lives on the agent's loop. Does what the supervisor asks to have done with workers' processes, and tells what becomes of them by `feed`,
-/// which queues the event and runs nothing. It decides nothing but which files a start has. More fields than 15: seven are what it was made with.
+/// which queues the event and runs nothing. It decides nothing but which files a start has. More fields than 15: eight are what it was made with.
 class WorkerProcesses {
  public:
   struct Setting {
     const AgentSetting& agent;
     RunId run;
     NodeId node;
-    Path socket;                                 ///< On which workers reach the agent
+    Path socket;                                 ///< On which workers reach the agent at first
+    std::function<Result<Path>()> move_socket;   ///< Its directory was removed: the agent listens in another one as well, there.
     std::function<bool(pid_t)> is_other;         ///< A child process that is no worker, and that others collect.
     std::function<bool(LocalRank)> is_replaced;  ///< When it dies, others go on without it, and a successor takes its place later.
   };
@@ -70,7 +71,7 @@ class WorkerProcesses {
   void end_orphans_of(LocalRank worker);
   void end_orphans(const Orphans::Fate& fate);
   void watch_output();
-  void tell_loss_of_directory() const;
+  void look_for_directory();
   [[nodiscard]] bool is_known(pid_t pid) const;
 
   boost::asio::io_context& loop_;
@@ -88,6 +89,7 @@ class WorkerProcesses {
     Generation generation{};
     std::set<LocalRank> workers;
   } attempt_;  // the newest
+  Path socket_;
   StackTools stack_tools_;
   std::unique_ptr<Output> output_;
   boost::asio::steady_timer output_watch_;

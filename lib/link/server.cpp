@@ -33,7 +33,14 @@ class Server final : public WorkerServer {
   }
   ~Server() override {
     for (auto& [number, stream] : streams_) stream->drop();
-    if (address().family() == AF_UNIX) (void)::unlink(address().host().c_str());
+    for (const Listener& at : listeners_)
+      if (at.address.family() == AF_UNIX) (void)::unlink(at.address.host().c_str());
+  }
+  Result<void> listen_also(const Path& socket) override {
+    ELRUN_TRY_ASSIGN(const SocketAddress address, unix_address(socket));
+    ELRUN_TRY_ASSIGN(Fd listener, listen_on(address));
+    accept(listeners_.emplace_back(loop_, std::move(listener)));
+    return {};
   }
 
   void send(Connection to, const Message& message) override {

@@ -40,6 +40,8 @@ class WorkerServer {
   static Result<std::unique_ptr<WorkerServer>> listen_tcp(boost::asio::io_context& loop, const std::vector<SocketAddress>& addresses,
                                                           Handler handler);
   virtual ~WorkerServer() = default;
+  /// At this Unix socket as well; what is connected stays so. Of `listen_unix` alone.
+  virtual Result<void> listen_also(const Path& socket) = 0;
   /// Queues a message; a connection whose queue is beyond its bound is closed.
   virtual void send(Connection to, const Message& message) = 0;
   /// What is queued is sent first.

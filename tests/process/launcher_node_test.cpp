@@ -348,17 +348,26 @@ TEST_CASE("a job whose guard was killed goes on, restarts included, and says so"
   CHECK(node.job.wait() == 143);
 }
 
-TEST_CASE("an agent whose directory was removed says so when a worker is to start", "[launcher][process]") {
-  Node node{{"--nproc_per_node", "2", "--max_restarts", "1"}, {"job", "wait"}};
+TEST_CASE("an agent whose directory was removed serves the workers that start later in another one", "[launcher][process]") {
+  const bool with_its_place = GENERATE(false, true);  // as logind removes $XDG_RUNTIME_DIR
+  Node node{{"--nproc_per_node", "2", "--max_restarts", "1", "--shutdown_timeout", "5"}, {"job", "wait"}};
   const auto line = node.job.line("ready rank=1");
   REQUIRE(line);
   const auto names = node.directory.names();
   REQUIRE(names.size() == 1);
   const std::string own = node.directory.path() + "/" + names.front();
-  std::filesystem::remove_all(own);
+  std::filesystem::remove_all(with_its_place ? node.directory.path() : own);
   ::kill(static_cast<pid_t>(number_after(*line, "pid")), SIGKILL);
-  CHECK(node.job.line(own + " was removed: workers that start from now on cannot reach this agent"));
-  CHECK(node.job.wait() != 0);
+  const std::string words = own + " was removed: workers that start from now on reach this agent at ";
+  const auto told = node.job.line(words);
+  REQUIRE(told);
+  const std::string rest = told->substr(told->find(words) + words.size());
+  const std::filesystem::path socket = rest.substr(0, rest.find(','));
+  CHECK(std::filesystem::is_socket(socket));
+  CHECK(node.job.line("ready rank=1"));
+  node.job.signal(SIGTERM);
+  CHECK(node.job.wait() == 143);
+  CHECK_FALSE(std::filesystem::exists(socket.parent_path()));
 }
 
 TEST_CASE("programs that use libelrun's session", "[launcher][process]") {

@@ -19,6 +19,7 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
+constexpr const char* ckptd_program = "/proc/self/exe";
 constexpr int backlog = 4096;      // all workers of a node may connect at one time
 constexpr Duration end_wait = 1s;  // for its end, when this process ends: it may hang in a system call on the storage
 constexpr Duration start_pause =
@@ -31,6 +32,8 @@ CheckpointWriter::CheckpointWriter(boost::asio::io_context& loop, const Guard& g
     : loop_{loop}, guard_{guard}, clock_{clock}, log_{log}, setting_{std::move(setting)}, listener_{loop}, pause_{loop} {}
 
 Result<void> CheckpointWriter::listen() {
+  if (::access(ckptd_program, F_OK) != 0 && errno == ENOENT)  // in a root directory made by hand; where nobody listens saves block
+    return Failure{Code::not_found, Remedy::fix_config, "there is no /proc, by way of which elrun ckptd is executed: mount it"};
   const Path path = setting_.agent.directory / ckptd_socket;
   ELRUN_TRY_ASSIGN(const SocketAddress address, unix_address(path));
   Fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
@@ -55,7 +58,7 @@ void CheckpointWriter::start() {
   environment["ELRUN_SOCKET"] = setting_.agent_socket.string();
   const bool as_json = setting_.agent.options.log_format == LogFormat::json;
   const Execution execution{
-      .path = "/proc/self/exe",
+      .path = ckptd_program,
       .arguments = as_json ? std::vector<std::string>{"elrun", "ckptd", "--log_format=json"} : std::vector<std::string>{"elrun", "ckptd"},
       .environment = std::move(environment),
       .in = listener_.native_handle()};

@@ -403,6 +403,10 @@ std::vector<Finding> diagnose(const DoctorOptions& options, const DoctorFacts& f
   add(health_port(launch, facts));
   all.push_back(kernel(facts.kernel_problem));
   all.push_back(threads(facts.thread_problem));
+  if (!facts.has_proc)
+    all.push_back(warn("proc",
+                       "there is no /proc: every save of a checkpoint blocks, and nothing that workers leave behind is found or ended",
+                       "mount it: mount -t proc proc /proc"));
   add(clocks(launch, facts));
   add(devices(launch, facts));
   all.push_back(shared_memory(launch, facts.shared_memory));

@@ -82,6 +82,7 @@ struct DoctorFacts {
   std::int64_t wall_seconds = 0;  ///< Since 1970.
   std::optional<bool> wall_clock_is_synchronised;
 
+  bool has_proc = true;        ///< /proc is mounted
   std::string thread_problem;  ///< Why no thread can be started; empty: one can
   std::string kernel_problem;  ///< Why the start of a job would be refused; empty: it would not
   std::vector<DeviceFact> devices;

@@ -257,6 +257,7 @@ void look_at_machine(const DoctorOptions& options, const Variables& environment,
   if (::adjtimex(&time) >= 0) facts.wall_clock_is_synchronised = (time.status & STA_UNSYNC) == 0;
   facts.kernel_problem = kernel_problem();
   facts.thread_problem = thread_problem();
+  facts.has_proc = ::access("/proc/self/exe", F_OK) == 0 || errno != ENOENT;
   facts.devices = devices();
   if (const auto visible = environment.find("CUDA_VISIBLE_DEVICES"); visible != environment.end()) facts.visible_devices = visible->second;
   facts.has_rdma = has_entries("/sys/class/infiniband");

@@ -153,3 +153,25 @@ TEST_CASE("the doctor says where a directory for checkpoints has no hard links",
   CHECK(asked.says("make a hard link in it, as checkpoints need: Operation not supported"));
   CHECK(std::filesystem::is_empty(directory.path()));
 }
+
+TEST_CASE("where there is no /proc the start and the doctor say that no save is asynchronous", "[limits][process]") {
+  const TemporaryDirectory directory;
+  const auto without_proc = [&](const std::string& command) {
+    return elrun::test::run("/usr/bin/unshare",
+                            {"-r", "-m", "/bin/sh", "-c",
+                             "mount -t tmpfs none /proc || { echo no mount; exit; }; exec " + program_path("elrun") + " " + command},
+                            {{"XDG_RUNTIME_DIR", directory.path()}});
+  };
+  const Ended started = without_proc("--no_python /bin/echo it runs");
+  INFO(started.output);
+  if (started.says("no mount") || started.says("unshare: ")) {
+    std::printf("SKIPPED: nothing can be mounted here\n");
+    return;
+  }
+  CHECK(started.code == 0);
+  CHECK(started.says("it runs"));
+  CHECK(started.says("no checkpoint can be saved asynchronously: not_found: there is no /proc, by way of which elrun ckptd is executed"));
+  const Ended doctor = without_proc("doctor --no_python /bin/sh");
+  INFO(doctor.output);
+  CHECK(doctor.says("warn  proc       there is no /proc: every save of a checkpoint blocks"));
+}

@@ -82,6 +82,7 @@ TEST_CASE("each fault has its verdict", "[doctor]") {
          p.facts.command_problem = "a file system has not answered within 5.0 s";
        }},
       {"nowhere to put a socket", "directory", fails, [](Patient& p) { p.facts.agent_directory = {.problem = "read-only"}; }},
+      {"no /proc", "proc", might, [](Patient& p) { p.facts.has_proc = false; }},
       {"a sandbox in which no thread starts", "threads", fails, [](Patient& p) { p.facts.thread_problem = "clone3 is refused"; }},
       {"a kernel that tells no end of a worker", "kernel", fails, [](Patient& p) { p.facts.kernel_problem = "pidfd_open is refused"; }},
       {"its own name does not resolve", "name", might, [](Patient& p) { p.facts.own_name.addresses.clear(); }},

@@ -92,7 +92,7 @@ void AsyncSaves::take_memory() {
     const std::string why =
         !have_writers
             ? fmt::format(
-                  "they need an elrun of this version, whose ckptd writes them (a program was started without it, or by an elrun whose ckptd does not speak "
+                  "they need an elrun of this version, whose ckptd writes them (a program was started without it, by one that finds no /proc, or by one whose ckptd does not speak "
                   "version {} of staging slots: use one release of elrun)",
                   slot_version)
             : fmt::format("node {} would need {} of memory for them and has {}", full->first, human_bytes(full->second.wanted),

@@ -579,24 +579,3 @@ TEST_CASE("a world that ends in a save leaves it as a revoked call", "[job_saves
 }
 
 }  // namespace elrun::test
-
-TEST_CASE("of replicated state a rank writes its slice alone, and all ranks together write each element once", "[job]") {
-  using namespace elrun;
-  std::vector<std::byte> bytes(5000 * sizeof(float));
-  std::vector<int> written(5000);
-  for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    const auto slices =
-        slices_to_write({{"param", 0, 100, 5100, bytes, true}, {"exp_avg", 0, 7, 11, std::span{bytes}.first(16), false}}, rank, 3);
-    for (const Fragment& f : slices) {
-      CHECK(!f.replicated);
-      CHECK(f.bytes.size() == (f.end - f.begin) * sizeof(float));
-      if (f.kind != "param") {
-        CHECK((f.begin == 7 && f.end == 11));
-        continue;
-      }
-      CHECK(f.bytes.data() == bytes.data() + (f.begin - 100) * sizeof(float));
-      for (std::uint64_t i = f.begin; i < f.end; ++i) ++written[i - 100];
-    }
-  }
-  CHECK(std::ranges::all_of(written, [](int times) { return times == 1; }));
-}

@@ -1,9 +1,11 @@
 // Saves of several ranks, each in a thread, on one storage: in which order they hear of a save, and what is done meanwhile.
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
 
+#include "lib/job/save/host_fragments.hpp"
 #include "lib/job/save/saves.hpp"
 #include "lib/job/state/model_state.hpp"
 #include "lib/link/request_store.hpp"
@@ -93,6 +95,26 @@ TEST_CASE("all ranks hear the outcome of a save before old checkpoints go", "[jo
   for (const std::string& failure : failures) CHECK(failure.empty());
   CHECK(goes);
   CHECK(was_told);
+}
+
+TEST_CASE("of replicated state a rank writes its slice alone, and all ranks together write each element once", "[job]") {
+  std::vector<std::byte> bytes(5000 * sizeof(float));
+  std::vector<int> written(5000);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    const auto slices =
+        slices_to_write({{"param", 0, 100, 5100, bytes, true}, {"exp_avg", 0, 7, 11, std::span{bytes}.first(16), false}}, rank, 3);
+    for (const Fragment& f : slices) {
+      CHECK(!f.replicated);
+      CHECK(f.bytes.size() == (f.end - f.begin) * sizeof(float));
+      if (f.kind != "param") {
+        CHECK((f.begin == 7 && f.end == 11));
+        continue;
+      }
+      CHECK(f.bytes.data() == bytes.data() + (f.begin - 100) * sizeof(float));
+      for (std::uint64_t i = f.begin; i < f.end; ++i) ++written[i - 100];
+    }
+  }
+  CHECK(std::ranges::all_of(written, [](int times) { return times == 1; }));
 }
 
 }  // namespace elrun::test

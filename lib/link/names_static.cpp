@@ -6,16 +6,16 @@
 #include <poll.h>
 
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <memory>
 
+#include "lib/base/clock.hpp"
 #include "lib/link/socket.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
-constexpr auto lookup_timeout = std::chrono::seconds{30};  // as glibc's, with two servers and its own defaults
+constexpr Duration lookup_timeout = 30s;  // as glibc's, with two servers and its own defaults
 
 struct Answer {
   std::uint16_t port = 0;  // c-ares takes none of 0
@@ -41,9 +41,9 @@ void take(void* to, int status, int, ares_addrinfo* found) {
 }
 
 // Until the answer is there, or the time is over.
-void wait_for(ares_channel channel, const Answer& answer) {
-  const auto until = std::chrono::steady_clock::now() + lookup_timeout;
-  while (!answer.is_there && std::chrono::steady_clock::now() < until) {
+void wait_for(ares_channel channel, const Answer& answer, const Clock& clock) {
+  const Instant until = clock.now() + lookup_timeout;
+  while (!answer.is_there && clock.now() < until) {
     std::array<ares_socket_t, ARES_GETSOCK_MAXNUM> sockets{};
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // c-ares 1.34 would rather call back; Debian 12 has 1.18
@@ -84,7 +84,7 @@ Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_
     hints.ai_family = AF_UNSPEC;
     hints.ai_socktype = SOCK_STREAM;
     ares_getaddrinfo(raw, host.c_str(), nullptr, &hints, take, &answer);
-    wait_for(raw, answer);
+    wait_for(raw, answer, SteadyClock{});
   }
   status = answer.status == ARES_EDESTRUCTION ? ARES_ETIMEOUT : answer.status;
   if (answer.addresses.empty()) return name_does_not_resolve(host, ares_strerror(status == ARES_SUCCESS ? ARES_ENODATA : status));

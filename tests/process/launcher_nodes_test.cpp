@@ -4,7 +4,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <thread>
 
 #include "lib/base/fd.hpp"
 #include "tests/support/catch.hpp"
@@ -136,7 +135,7 @@ TEST_CASE("a connection has the endpoint's port for a while: the node serves the
   Job a{cluster.agent("1", {"environment", "RANK"}, {"--rdzv_conf", "is_host=1,last_call_timeout=0.1,join_timeout=60"})};
   REQUIRE(a.line("is taken already"));
   REQUIRE(a.line("waiting for the coordinator"));
-  std::this_thread::sleep_for(1500ms);  // its line has nothing new to say from here on
+  CHECK_FALSE(a.line("serving the rendezvous", 1500ms));  // and its line has nothing new to say from here on
   held = Fd{};
   CHECK(a.wait() == 0);
   CHECK(a.says("serving the rendezvous"));

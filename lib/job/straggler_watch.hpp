@@ -21,7 +21,7 @@ struct Straggler {
 };
 
 /// A rank is named when, in each of at least `steps_min` steps in a row, a slot took it more than `share` longer than the median of the other
-/// ranks, and the steps have lost at least `lost_min` to it. It is named again only after a step in which it was not so slow.
+/// ranks, and the steps have lost at least `lost_min` to it. A step that is not told of (an audited one) ends no row. It is named again only after a step in which it was not so slow.
 class StragglerWatch {
  public:
   static constexpr double share = 0.5;

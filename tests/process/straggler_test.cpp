@@ -26,6 +26,14 @@ TEST_CASE("a rank whose slots take 200 ms longer is named within 20 steps, with 
   CHECK(output.find("slowest ranks: rank " + rank + " finished last in ") != std::string::npos);
 }
 
+TEST_CASE("audits do not keep a slow rank from being named, nor have it named twice", "[straggler][process]") {
+  const std::string output = output_of("2", {"20", "slow_audited", "1"});
+  INFO(output);
+  const auto named = output.find("warning: rank 1 (node ");
+  REQUIRE(named != std::string::npos);
+  CHECK(output.find(" is slow: ", output.find(" is slow: ", named) + 1) == std::string::npos);
+}
+
 TEST_CASE("in a run that nothing disturbs, no rank is named", "[straggler][process]") {
   const std::string output = output_of("2", {"300", "train"});
   INFO(output);

@@ -129,13 +129,12 @@ Result<void> StepEnd::exchange_votes(const Vote& mine) {
       return f;
     }
     job_.times.hear_own(message.own);
-    job_.stragglers.hear(
-        message.own,
-        job_.step.audit().is_chosen() ? 0 : job_.reducer.slots_by_rank()[r].size());  // an audit's slot is one more for some rank
+    // In an audited step some ranks have a slot more: it says nothing of how slow a rank is, and ends no row of slow steps.
+    if (!job_.step.audit().is_chosen()) job_.stragglers.hear(message.own, job_.reducer.slots_by_rank()[r].size());
     member_leaves |= message.leaves;
     stops |= message.stops;
   }
-  tell_of_straggler();
+  if (!job_.step.audit().is_chosen()) tell_of_straggler();
   job_.departure.set_member_leaves(member_leaves);
   job_.saves.set_asked_for(job_.votes.of_rank(0).saves);
   job_.decided.decide({.squares = job_.reducer.sum_of_squares(job_.votes.all_norm_nodes()),

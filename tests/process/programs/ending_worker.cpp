@@ -1,7 +1,7 @@
 // A small Job that ends as its test says: ending_worker STEPS HOW [STEP] [CHECKPOINTS]. HOW is one of: train; exit (std::exit(0) in a slot of
 // STEP), return (before STEP's slots), stop (job.stop() after STEP steps), stop_inside (in a slot of step STEP, and then, in the first generation, rank 0 dies),
 // throw (an int, before STEP's slots), look (never asks for a step), twice (another job in the same process), killed (rank STEP dies of SIGKILL in its last work, after the job's end was decided), export (rank STEP works for a minute more after
-// that), slow (the worker of rank STEP takes 200 ms more for a slot), forked (before STEP's slots a child is forked whose exec fails, and which stays in the loop). Slots take 5 ms.
+// that), slow (the worker of rank STEP takes 200 ms more for a slot), slow_audited (and every fourth step is audited), forked (before STEP's slots a child is forked whose exec fails, and which stays in the loop). Slots take 5 ms.
 
 #include <chrono>
 #include <csignal>
@@ -45,7 +45,7 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
   if (how == "look") return job.print("looked");
   bool dies = how == "stop_inside" && !begins_again() && job.prints();
   const char* rank = std::getenv("RANK");
-  const bool is_slow = how == "slow" && rank != nullptr && rank == std::to_string(at);
+  const bool is_slow = how.starts_with("slow") && rank != nullptr && rank == std::to_string(at);
   while (auto step = job.next_step()) {
     if (how == "return" && step->number() == at) return;
     if (how == "throw" && step->number() == at) throw 7;
@@ -54,6 +54,7 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
       ::execlp("/no/such/program", "program", nullptr);
       std::perror("exec");
     }
+    if (how == "slow_audited") step->audit(step->number() % 4 == 3 ? 1 : 0);
     for (elrun::Slot& slot : step->slots()) {
       if (how == "exit" && step->number() == at) std::exit(0);
       if (how == "stop_inside" && step->number() == at) {

@@ -235,7 +235,8 @@ void JobHistory::note_end(const JudgedEnd& ended, Instant now) {
 
 void JobHistory::note_revoke(const Revoke& revoke, Instant now) {
   const EndCause cause = end_cause_of(revoke);
-  record_.ledger.pushed(now, revoke.why.what);
+  const bool is_planned = cause == EndCause::growth || cause == EndCause::stale || cause == EndCause::leave;
+  record_.ledger.pushed(now, revoke.why.what, is_planned ? Ledger::Cut::without_failure : Ledger::Cut::by_failure);
   end_cause_ = start_cause_ = label_of(cause);
   if (cause == EndCause::growth || cause == EndCause::stale) return;  // nothing failed
   record_.last_failure = revoke.why.what.substr(0, failure_text_max);

@@ -60,6 +60,7 @@ std::string_view in_words(TimeCause cause) {
 
 std::string_view word_of(Incident::Point point) {
   switch (point) {
+    case Incident::Point::last_step: return "last_step";
     case Incident::Point::seen: return "seen";
     case Incident::Point::pushed: return "pushed";
     case Incident::Point::stopped: return "stopped";
@@ -150,6 +151,7 @@ void Ledger::decided(Instant at, std::uint64_t step, const StepTimes& times) {
   const Duration saved = take(left, times.saves);
   const Duration restored = first ? take(left, times.restore) : Duration{0};
   const Duration connected = first ? take(left, times.connect) : Duration{0};
+  if (took > Duration{0}) usual_ = took;
   give_step(step, took, times.waiting);
   if (const Duration behind = std::min(times.behind, took); behind > Duration{0} && times.last_rank < workers_)
     last_ranks_.note(times.last_rank, behind);
@@ -170,20 +172,33 @@ void Ledger::decided(Instant at, std::uint64_t step, const StepTimes& times) {
   highest_ = std::max(highest_, step);
 }
 
-void Ledger::lost(Instant at, std::string_view why) {
+/// A step that is cut short was computed for as long as the one before it took. Time beyond that was no work: nobody knew yet that a member was
+/// lost, or hung, and all waited for it.
+void Ledger::cut(Instant at, std::string_view why, Cut kind) {
   if (state_ != State::starting && state_ != State::stepping) return;
-  close(at);
+  const bool cuts_step = state_ == State::stepping;
+  const Instant last_step = until_;
+  Duration undetected{};
+  if (cuts_step) {
+    undetected = move_to(at);
+    const bool is_bounded = kind == Cut::by_failure && usual_ > Duration{0};
+    give(TimeCause::again, is_bounded ? take(undetected, usual_) : std::exchange(undetected, Duration{0}));
+  } else {
+    close(at);
+  }
   state_ = State::detecting;
   if (recovers()) return;
   open_incident_ = true;
   ++incident_count_;
   if (incidents_.size() == incidents_max) incidents_.erase(incidents_.begin());
   incidents_.push_back({.generation = generation_, .why = std::string{why.substr(0, why_max)}});
+  if (cuts_step) mark(Incident::Point::last_step, last_step);
   mark(Incident::Point::seen, until_);
+  give(TimeCause::detect, undetected);
 }
 
-void Ledger::pushed(Instant at, std::string_view why) {
-  lost(at, why);
+void Ledger::pushed(Instant at, std::string_view why, Cut kind) {
+  cut(at, why, kind);
   if (state_ != State::detecting) return;
   close(at);
   state_ = State::stopping;
@@ -246,8 +261,9 @@ std::string in_words(const Incident& incident, Instant began) {
     const auto at = incident.at[i];
     if (!at) continue;
     const auto point = static_cast<Incident::Point>(i);
-    const std::string name =
-        point == Incident::Point::first_step ? fmt::format("step {} decided", incident.step) : std::string{word_of(point)};
+    const std::string name = point == Incident::Point::first_step  ? fmt::format("step {} decided", incident.step)
+                             : point == Incident::Point::last_step ? "last step"
+                                                                   : std::string{word_of(point)};
     text += before ? fmt::format(", {} {} later", name, for_people(*at - *before))
                    : fmt::format(" {} {} after the start", name, for_people(*at - began));
     before = at;

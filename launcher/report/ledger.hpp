@@ -24,18 +24,18 @@ enum class TimeCause : std::uint8_t {
   start,       ///< From the first world to the first step: processes start, connect, and restore.
   program,     ///< Workers run that tell of no steps.
   steps,       ///< Steps that were decided for the first time.
-  again,       ///< Steps that had been decided before, and what was done of a step that a loss cut short.
+  again,       ///< Steps that had been decided before, and of a step that a loss cut short as much as the step before it took.
   reduced,     ///< Of a step that is decided for the first time: what it takes longer because the world has fewer workers than it once had.
   waiting,     ///< Of a step that is decided for the first time: what it takes longer because one rank computes longer than the others.
   saves,       ///< Steps waited for a save.
   between,     ///< The program, between two steps: evaluations, its own output.
-  detect,      ///< Of a recovery: from the first sign to the word that the generation is over.
-  stop,        ///< Until nothing acts for it here any more.
-  agree,       ///< Until the next world.
-  restart,     ///< Until the workers begin to connect: processes start, programs come back from their own code.
-  connect,     ///< Until they are connected.
-  restore,     ///< Until all have the state.
-  end          ///< After the last step.
+  detect,  ///< Of a recovery: until the word that the generation is over, from the first sign or from where the step that was cut short should have ended.
+  stop,    ///< Until nothing acts for it here any more.
+  agree,   ///< Until the next world.
+  restart,  ///< Until the workers begin to connect: processes start, programs come back from their own code.
+  connect,  ///< Until they are connected.
+  restore,  ///< Until all have the state.
+  end       ///< After the last step.
 };
 inline constexpr std::size_t time_causes = 16;
 /// "steps_again": as a label of metrics and a key of the status.
@@ -48,8 +48,9 @@ using TimeByCause = std::array<Duration, time_causes>;
 
 /// The end of a generation that the job went on from, or tried to, over as many generations as that took.
 struct Incident {
-  enum class Point : std::uint8_t { seen, pushed, stopped, agreed, connected, restored, first_step };
-  static constexpr std::size_t points = 7;
+  /// `last_step`: this agent's newest word of a step before it; none where no step of that generation was decided.
+  enum class Point : std::uint8_t { last_step, seen, pushed, stopped, agreed, connected, restored, first_step };
+  static constexpr std::size_t points = 8;
   std::uint64_t generation = 0;                     ///< That ended.
   std::string why;                                  ///< In words.
   std::array<std::optional<Instant>, points> at{};  ///< In order; none: not known, or not come to.
@@ -71,9 +72,11 @@ class Ledger {
   /// A step of this generation was decided. With the number of the last one: its worker says what it spent since.
   void decided(Instant at, std::uint64_t step, const StepTimes& times);
   /// The first sign that the generation cannot go on.
-  void lost(Instant at, std::string_view why);
+  void lost(Instant at, std::string_view why) { cut(at, why, Cut::by_failure); }
+  /// Why a generation ends. Without a failure nothing had to be detected.
+  enum class Cut : std::uint8_t { by_failure, without_failure };
   /// The coordinator's word that it is over; the workers are told.
-  void pushed(Instant at, std::string_view why);
+  void pushed(Instant at, std::string_view why, Cut kind = Cut::by_failure);
   /// Nothing acts for it on this node any more.
   void stopped(Instant at);
   /// All members decided that the job is over.
@@ -101,6 +104,7 @@ class Ledger {
   enum class State : std::uint8_t { meeting, starting, stepping, detecting, stopping, agreeing, ending, finished };
   [[nodiscard]] TimeCause cause_of_start() const;
   [[nodiscard]] TimeCause cause_when_cut() const;
+  void cut(Instant at, std::string_view why, Cut kind);
   Duration move_to(Instant at);
   void close(Instant at);
   void give(TimeCause cause, Duration time) { totals_[static_cast<std::size_t>(cause)] += time; }
@@ -114,6 +118,7 @@ class Ledger {
   State state_ = State::meeting;
   bool knows_steps_ = false, open_incident_ = false;
   std::uint64_t generation_ = 0, newest_ = 0, highest_ = 0;  // step of this generation; of all
+  Duration usual_{};                                         // what the newest step took; 0: no worker has said so
   std::uint32_t workers_ = 0, workers_most_ = 0;
   LastRanks last_ranks_;
   std::vector<Incident> incidents_;

@@ -77,7 +77,7 @@ TEST_CASE("a job that loses a worker says where its time went, and that adds up"
     CHECK(first["generation"] == 1);
     CHECK(first["why"].get<std::string>().find("ended by signal 9") != std::string::npos);
     double last = 0;
-    for (const char* point : {"seen", "pushed", "stopped", "agreed", "connected", "restored", "first_step"}) {
+    for (const char* point : {"last_step", "seen", "pushed", "stopped", "agreed", "connected", "restored", "first_step"}) {
       INFO(point);
       REQUIRE(first["at_seconds"].contains(point));
       const double at = first["at_seconds"][point];

@@ -274,7 +274,7 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
     INFO(*status_for_people(page.dump()));
     CHECK(has(
         *status_for_people(page.dump()),
-        "  1 incident; the last ended generation 1: rank 3 ended by signal 9 (SIGKILL)\n    seen 4.000 s, pushed 5.000 s, stopped 6.000 s, "
+        "  1 incident; the last ended generation 1: rank 3 ended by signal 9 (SIGKILL)\n    last_step 3.000 s, seen 4.000 s, pushed 5.000 s, stopped 6.000 s, "
         "agreed 6.000 s\n"));
     const auto line = nlohmann::json::parse(event_line({.run = RunId{"job"}, .host = "n"}, ledger, 7'000'000'000));
     CHECK(line["name"] == "elrun.time");

@@ -91,6 +91,7 @@ TEST_CASE("an incident's time is of its phases, and its points are in order", "[
   const Incident& incident = ledger.incidents().front();
   CHECK(incident.generation == 1);
   CHECK(incident.why == "rank 1 ended by signal 9");
+  CHECK(incident.point(Point::last_step) == at(2s));
   CHECK(incident.point(Point::seen) == at(2050ms));
   CHECK(incident.point(Point::pushed) == at(2051ms));
   CHECK(incident.point(Point::stopped) == at(2053ms));
@@ -98,9 +99,50 @@ TEST_CASE("an incident's time is of its phases, and its points are in order", "[
   CHECK(incident.point(Point::connected) == at(2100ms));
   CHECK(incident.point(Point::restored) == at(2120ms));
   CHECK(incident.point(Point::first_step) == at(2200ms));
-  CHECK(in_words(incident, start) ==
-        "generation 1 ended, rank 1 ended by signal 9: seen 2.0 s after the start, pushed 1 ms later, stopped 2 ms later, agreed 7 ms "
-        "later, connected 40 ms later, restored 20 ms later, step 2 decided 80 ms later");
+  CHECK(
+      in_words(incident, start) ==
+      "generation 1 ended, rank 1 ended by signal 9: last step 2.0 s after the start, seen 50 ms later, pushed 1 ms later, stopped 2 ms later, agreed 7 ms "
+      "later, connected 40 ms later, restored 20 ms later, step 2 decided 80 ms later");
+}
+
+TEST_CASE("where a loss is silent, no more than a step's length was done for nothing; the rest is its detection", "[ledger]") {
+  Ledger ledger = in_its_first_step();
+  SECTION("a node that falls silent is told of when the limit has passed") {
+    ledger.pushed(at(7050ms), "node b: silent for 5 s");
+    CHECK(of(ledger, TimeCause::again) == 100ms);  // as long as the step before
+    CHECK(of(ledger, TimeCause::detect) == 4950ms);
+    CHECK(sum_of(ledger.totals()) == 7050ms);
+    const Incident& incident = ledger.incidents().front();
+    CHECK(incident.point(Point::last_step) == at(2s));
+    CHECK(incident.point(Point::seen) == at(7050ms));
+    CHECK(incident.point(Point::pushed) == at(7050ms));
+  }
+  SECTION("as is one that a worker sees first") {
+    ledger.lost(at(17s), "rank 1 heard nothing from rank 0 for 15 s");
+    ledger.pushed(at(17001ms), "");
+    CHECK(of(ledger, TimeCause::again) == 100ms);
+    CHECK(of(ledger, TimeCause::detect) == 14901ms);
+    CHECK(ledger.incidents().front().point(Point::seen) == at(17s));
+  }
+  SECTION("the newest step is the measure") {
+    ledger.decided(at(3s), 2, {.step = 700ms});
+    ledger.pushed(at(8s), "silent");
+    CHECK(of(ledger, TimeCause::again) == 700ms);
+    CHECK(of(ledger, TimeCause::detect) == 4300ms);
+  }
+  SECTION("a world that grows had nothing to detect") {
+    ledger.pushed(at(7s), "the world grows by n", Ledger::Cut::without_failure);
+    CHECK(of(ledger, TimeCause::again) == 5s);
+    CHECK(of(ledger, TimeCause::detect) == 0s);
+  }
+  SECTION("of workers that measure nothing, all of it is the step's") {
+    ledger = Ledger{start};
+    ledger.know_steps();
+    ledger.world_began(at(0s), 1, 2);
+    ledger.decided(at(1s), 1, {});
+    ledger.pushed(at(6s), "silent");
+    CHECK(of(ledger, TimeCause::again) == 5s);
+  }
 }
 
 TEST_CASE("who came last to the ends of steps is counted by rank, with how long after the rank before it", "[ledger]") {
@@ -218,7 +260,7 @@ TEST_CASE("whatever comes, the sum is the wall time, nothing falls, and points a
         case 1: ledger.world_began(when, rng.below(9), static_cast<std::uint32_t>(rng.below(5))); break;
         case 2: ledger.went_on_from(rng.below(9), rng.chance(0.1) ? ~std::uint64_t{0} : rng.below(9)); break;
         case 3: ledger.lost(when, "lost"); break;
-        case 4: ledger.pushed(when, "pushed"); break;
+        case 4: ledger.pushed(when, "pushed", rng.chance(0.3) ? Ledger::Cut::without_failure : Ledger::Cut::by_failure); break;
         case 5: ledger.stopped(when); break;
         case 6: rng.chance(0.05) ? ledger.finished(when) : ledger.job_over(rng.chance(0.1) ? when : start); break;
         default: ledger.decided(when, rng.below(40), {any_time(), any_time(), any_time(), any_time(), any_time()}); break;

@@ -134,7 +134,7 @@ Result<void> StepEnd::exchange_votes(const Vote& mine) {
     member_leaves |= message.leaves;
     stops |= message.stops;
   }
-  if (!job_.step.audit().is_chosen()) tell_of_straggler();
+  if (!job_.step.audit().is_chosen()) tell_of_stragglers();
   job_.departure.set_member_leaves(member_leaves);
   job_.saves.set_asked_for(job_.votes.of_rank(0).saves);
   job_.decided.decide({.squares = job_.reducer.sum_of_squares(job_.votes.all_norm_nodes()),
@@ -144,14 +144,15 @@ Result<void> StepEnd::exchange_votes(const Vote& mine) {
   return {};
 }
 
-void StepEnd::tell_of_straggler() {
-  const auto straggler = job_.stragglers.end_step();
-  if (!straggler || !job_.world.leads()) return;
-  const MemberStatus& who = job_.recovery.statuses()[straggler->rank];
-  job_.host.log.warning(fmt::format(
-      "rank {} (node {}, {}) is slow: a slot takes it {:.1f} times as long as the median of the other ranks, in {} steps in a row; the job has lost {} to it",
-      straggler->rank, who.node, who.device.kind == DeviceKind::host ? "on the CPU" : fmt::format("device cuda:{}", who.device.index),
-      straggler->times, straggler->steps, for_people(straggler->lost)));
+void StepEnd::tell_of_stragglers() {
+  for (const Straggler& straggler : job_.stragglers.end_step()) {
+    if (!job_.world.leads()) continue;
+    const MemberStatus& who = job_.recovery.statuses()[straggler.rank];
+    job_.host.log.warning(fmt::format(
+        "rank {} (node {}, {}) is slow: a slot takes it {:.1f} times as long as the median of the other ranks, in {} steps in a row; the job has lost {} to it",
+        straggler.rank, who.node, who.device.kind == DeviceKind::host ? "on the CPU" : fmt::format("device cuda:{}", who.device.index),
+        straggler.times, straggler.steps, for_people(straggler.lost)));
+  }
 }
 
 // ---- what users hold

@@ -29,7 +29,7 @@ class StepEnd {
   bool reduce_and_vote();
   Result<void> exchange_votes(const Vote& mine);
   Result<void> audit_agrees();
-  void tell_of_straggler();
+  void tell_of_stragglers();
   /// Of a step that is decided.
   [[nodiscard]] StepResult decided(StepResult result) const;
 

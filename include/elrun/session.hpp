@@ -80,6 +80,18 @@ struct StorageWaiting {
   friend bool operator==(const StorageWaiting&, const StorageWaiting&) = default;
 };
 
+/// A rank that computes more slowly than the others of its generation, as the workers measured it.
+struct SlowRank {
+  std::uint32_t rank = 0;
+  std::string node;         ///< Where it is,
+  std::string device;       ///< and on what it computes: "cpu", "cuda:1".
+  std::uint64_t step = 0;   ///< The newest of the steps in which it was slow, ...
+  std::uint32_t steps = 0;  ///< ... which are so many in a row.
+  float times = 0;          ///< So many times as long as the median of the other ranks a slot took it, in that step.
+  Duration lost{};          ///< So much longer it computed in all of these steps.
+  friend bool operator==(const SlowRank&, const SlowRank&) = default;
+};
+
 /// A worker failed by itself in a generation that went on from a checkpoint, and the job has not come further since.
 struct FailureAfter {
   std::string checkpoint;        ///< Its directory.
@@ -147,6 +159,8 @@ class ELRUN_API Session {
   virtual void save_left_out(StepNumber /*step*/, std::uint64_t /*count*/) {}
   /// Says that this worker waits for the storage: it does not hang, and the agent shows for what it waits. To be said again while it waits. Never waits.
   virtual void waits_for_storage(const StorageWaiting&) {}
+  /// Says that a rank of this generation was found to be slow. All workers may say the same. The agent shows it. Never waits.
+  virtual void rank_is_slow(const SlowRank&) {}
 
   /// Which of the three it is follows from the environment: ELRUN_SOCKET (under elrun), else RANK, WORLD_SIZE,
   /// MASTER_ADDR and MASTER_PORT (an operator's or a scheduler's job; rank 0 hosts the store), else alone.

@@ -12,7 +12,8 @@
 namespace elrun::inline v0::launcher {
 namespace {
 
-constexpr std::size_t failure_text_max = 4096;  // of a failure's words
+constexpr std::size_t failure_text_max = 4096;   // of a failure's words
+constexpr std::size_t straggler_text_max = 256;  // of a slow rank's node and device
 
 CauseLabel label_of(EndCause cause) {
   switch (cause) {
@@ -125,6 +126,11 @@ void JobHistory::note_time(const Turn& turn) {
   if (record_.phase != Supervisor::Phase::running) return;
   if (const auto* went = std::get_if<WentOnFrom>(&worker->message); went != nullptr && went->generation == record_.world.generation)
     ledger.went_on_from(went->restoration.step, went->restoration.steps_again);
+  if (const auto* slow = std::get_if<RankIsSlow>(&worker->message); slow != nullptr && slow->generation == record_.world.generation) {
+    SlowRank named = slow->slow;
+    for (std::string* text : {&named.node, &named.device}) text->resize(std::min(text->size(), straggler_text_max));
+    ledger.rank_is_slow(slow->generation.number, named);
+  }
   if (const auto* over = std::get_if<GenerationOver>(&worker->message); over != nullptr && over->generation == record_.world.generation)
     ledger.lost(turn.now, over->why.what);
 }

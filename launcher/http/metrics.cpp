@@ -7,6 +7,7 @@
 
 #include "launcher/http/pages.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/printable.hpp"
 #include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
@@ -65,6 +66,16 @@ std::vector<Sample> of_last_ranks(const NodeRecord& node, double (*value)(const 
   return samples;
 }
 
+/// Of the generation that runs.
+std::vector<Sample> stragglers(const NodeRecord& node) {
+  std::vector<Sample> samples;
+  if (node.phase != Supervisor::Phase::running) return samples;
+  for (const auto& [generation, slow] : node.ledger.stragglers())
+    if (generation == node.world.generation.number)
+      samples.push_back({{{"rank", std::to_string(slow.rank)}, {"node", printable(slow.node)}, {"device", printable(slow.device)}}, 1});
+  return samples;
+}
+
 void add_process(std::vector<MetricFamily>& all, const ProcessFacts& p) {
   using enum MetricType;
   all.push_back(single("process_cpu_seconds", counter, "seconds", "Processor time of the agent, its workers not among it", p.cpu_seconds));
@@ -99,6 +110,9 @@ void add_time(std::vector<MetricFamily>& all, const NodeRecord& node) {
                  .unit = "seconds",
                  .help = "Time by which this rank finished after the second-to-last, in those steps",
                  .samples = of_last_ranks(node, [](const LastRank& last) { return seconds(last.behind); })});
+  all.push_back({.name = "elrun_straggler",
+                 .help = "1 for each rank of the running generation that was named as slow, on whichever node it is",
+                 .samples = stragglers(node)});
 }
 
 void add_world(std::vector<MetricFamily>& all, const AgentSnapshot& snapshot) {

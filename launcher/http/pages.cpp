@@ -113,6 +113,19 @@ std::string last_rank_line(const Reading& ranks) {
                      first.fraction("behind_seconds"));
 }
 
+std::string straggler_lines(const Reading& stragglers) {
+  std::string text;
+  if (!stragglers.json().is_array()) return text;
+  for (const nlohmann::json& entry : stragglers.json()) {
+    const Reading named{entry};
+    text +=
+        fmt::format("  straggler: rank {} (node {}, {}) was slow up to step {} of generation {}: {:.1f} times the median, {:.1f} s lost\n",
+                    named.number("rank"), named.text("node"), named.text("device"), named.number("step"), named.number("generation"),
+                    named.fraction("times"), named.fraction("lost_seconds"));
+  }
+  return text;
+}
+
 std::string time_lines(const Reading& time) {
   if (!time.json().is_object()) return {};
   const double wall = time.fraction("wall_seconds");
@@ -128,6 +141,7 @@ std::string time_lines(const Reading& time) {
   }
   text += "\n";
   text += last_rank_line(time.object("last_ranks"));
+  text += straggler_lines(time.object("stragglers"));
   if (const auto count = time.number("incidents"); count > 0)
     text += fmt::format("  {}", count_of(static_cast<std::size_t>(count), "incident"));
   else return text;

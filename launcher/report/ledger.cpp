@@ -205,6 +205,17 @@ void Ledger::pushed(Instant at, std::string_view why, Cut kind) {
   mark(Incident::Point::pushed, until_);
 }
 
+void Ledger::rank_is_slow(std::uint64_t generation, const SlowRank& slow) {
+  const auto known = std::find_if(stragglers_.begin(), stragglers_.end(),
+                                  [&](const NamedRank& named) { return named.generation == generation && named.slow.rank == slow.rank; });
+  if (known != stragglers_.end()) {
+    if (known->slow.step >= slow.step) return;  // another worker has said it
+    stragglers_.erase(known);
+  }
+  if (stragglers_.size() == stragglers_max) stragglers_.erase(stragglers_.begin());
+  stragglers_.push_back({generation, slow});
+}
+
 void Ledger::stopped(Instant at) {
   if (state_ != State::stopping) return;
   close(at);
@@ -252,6 +263,13 @@ std::string in_words(const LastRanks& ranks, std::size_t most) {
     text += fmt::format("{}rank {} finished last in {} of {}, {} behind the second-to-last", text.empty() ? "" : "; ", last.rank,
                         last.steps, count_of(ranks.steps(), "step"), for_people(last.behind));
   return text;
+}
+
+std::string in_words(const NamedRank& straggler) {
+  const SlowRank& slow = straggler.slow;
+  return fmt::format("rank {} (node {}, {}) was slow in {} in a row up to step {} of generation {}: {:.1f} times the median, {} lost",
+                     slow.rank, slow.node, slow.device, count_of(slow.steps, "step"), slow.step, straggler.generation, slow.times,
+                     for_people(slow.lost));
 }
 
 std::string in_words(const Incident& incident, Instant began) {

@@ -59,6 +59,12 @@ struct Incident {
 };
 [[nodiscard]] std::string_view word_of(Incident::Point point);
 
+/// A rank that the workers named as slow.
+struct NamedRank {
+  std::uint64_t generation = 0;  ///< Its rank is of this one.
+  SlowRank slow;
+};
+
 class Ledger {
  public:
   explicit Ledger(Instant began) : began_{began}, until_{began} {}
@@ -79,6 +85,8 @@ class Ledger {
   void pushed(Instant at, std::string_view why, Cut kind = Cut::by_failure);
   /// Nothing acts for it on this node any more.
   void stopped(Instant at);
+  /// Workers of this generation say that a rank of it is slow.
+  void rank_is_slow(std::uint64_t generation, const SlowRank& slow);
   /// All members decided that the job is over.
   void job_over(Instant at);
   /// Nothing is left to do. What comes later does not count.
@@ -97,6 +105,10 @@ class Ledger {
   /// Of all steps that were decided, those done again too.
   [[nodiscard]] const LastRanks& last_ranks() const { return last_ranks_; }
 
+  /// The newest ones, at most `stragglers_max`, oldest first; a rank once in each generation, as it was named last.
+  [[nodiscard]] const std::vector<NamedRank>& stragglers() const { return stragglers_; }
+
+  static constexpr std::size_t stragglers_max = 8;
   static constexpr std::size_t incidents_max = 32;
   static constexpr std::size_t why_max = 512;  ///< Bytes of an incident's reason.
 
@@ -121,6 +133,7 @@ class Ledger {
   Duration usual_{};                                         // what the newest step took; 0: no worker has said so
   std::uint32_t workers_ = 0, workers_most_ = 0;
   LastRanks last_ranks_;
+  std::vector<NamedRank> stragglers_;
   std::vector<Incident> incidents_;
   std::uint64_t incident_count_ = 0;
 };
@@ -129,6 +142,8 @@ class Ledger {
 [[nodiscard]] std::string in_words(const TimeByCause& times);
 /// "rank 3 finished last in 812 of 1000 steps, 24.1 s behind the second-to-last; ..."
 [[nodiscard]] std::string in_words(const LastRanks& ranks, std::size_t most);
+/// "rank 1 (node n, cuda:0) was slow in 20 steps in a row up to step 40 of generation 2: ..."
+[[nodiscard]] std::string in_words(const NamedRank& straggler);
 /// "rank 1 ended by signal 9: seen 4.2 s after the start, pushed 3 ms later, ...", each point after the one before it.
 [[nodiscard]] std::string in_words(const Incident& incident, Instant began);
 

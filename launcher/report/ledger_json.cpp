@@ -26,6 +26,15 @@ nlohmann::json json_of(const Ledger& ledger, Instant now) {
   nlohmann::json json{{"wall_seconds", seconds(ledger.wall(now))}, {"by_cause", std::move(causes)}, {"incidents", ledger.incident_count()}};
   for (const LastRank& last : ledger.last_ranks().longest(last_ranks_told))
     json["last_ranks"].push_back({{"rank", last.rank}, {"steps", last.steps}, {"behind_seconds", seconds(last.behind)}});
+  for (const NamedRank& named : ledger.stragglers())
+    json["stragglers"].push_back({{"generation", named.generation},
+                                  {"rank", named.slow.rank},
+                                  {"node", named.slow.node},
+                                  {"device", named.slow.device},
+                                  {"step", named.slow.step},
+                                  {"steps", named.slow.steps},
+                                  {"times", named.slow.times},
+                                  {"lost_seconds", seconds(named.slow.lost)}});
   if (ledger.incidents().empty()) return json;
   json["last_incident"] = incident_json(ledger.incidents().back(), ledger.began());
   for (const Incident& incident : ledger.incidents()) json["newest_incidents"].push_back(incident_json(incident, ledger.began()));

@@ -186,6 +186,7 @@ void Reporter::tell_times(const Ledger& ledger, bool tells_all) {
   if (!tells_all) return;
   log_.info("time: " + in_words(ledger.totals()));
   if (const std::string last = in_words(ledger.last_ranks(), last_ranks_told); !last.empty()) log_.info("slowest ranks: " + last);
+  for (const NamedRank& straggler : ledger.stragglers()) log_.info("straggler: " + in_words(straggler));
   const auto& incidents = ledger.incidents();
   for (std::size_t i = incidents.size() - std::min(incidents.size(), incidents_told); i < incidents.size(); ++i)
     log_.info("incident: " + in_words(incidents[i], ledger.began()));

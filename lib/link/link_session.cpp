@@ -114,6 +114,7 @@ class Link {
   }
   void save_left_out(StepNumber step, std::uint64_t count) { post(SaveLeftOut{place().membership.generation, step.value(), count}); }
   void waits_for_storage(StorageWaiting waiting) { post(WaitsForStorage{place().membership.generation, std::move(waiting)}); }
+  void rank_is_slow(SlowRank slow) { post(RankIsSlow{place().membership.generation, std::move(slow)}); }
   void checkpoint_saved(std::string acknowledgement) { post(CheckpointSaved{std::move(acknowledgement)}); }
 
   Result<void> next_generation(Deadline agreed_by) {
@@ -331,6 +332,9 @@ class LinkSession final : public Session {
   }
   void waits_for_storage(const StorageWaiting& waiting) override {
     if (!forked()) link_->waits_for_storage(waiting);
+  }
+  void rank_is_slow(const SlowRank& slow) override {
+    if (!forked()) link_->rank_is_slow(slow);
   }
   Result<void> finished(Deadline deadline) override {
     if (forked()) return in_child();

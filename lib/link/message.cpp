@@ -53,7 +53,8 @@ enum class Type : std::uint16_t {
   save_failed,
   save_left_out,
   part_voted,
-  waits_for_storage
+  waits_for_storage,
+  rank_is_slow
 };
 
 /// Writes fields. Texts beyond their bound are cut: they are for people.
@@ -286,6 +287,17 @@ void fields(C& c, M& m) {
   c.text(m.waiting.directory, path_max);
   c.text(m.waiting.why, name_max);
 }
+template <class C, Is<RankIsSlow> M>
+void fields(C& c, M& m) {
+  fields(c, m.generation);
+  c.number(m.slow.rank);
+  c.text(m.slow.node, name_max);
+  c.text(m.slow.device, clause_max);
+  c.number(m.slow.step);
+  c.number(m.slow.steps);
+  real(c, m.slow.times);
+  duration(c, m.slow.lost);
+}
 template <class C, Is<PartVoted> M>
 void fields(C& c, M& m) {
   c.number(m.step);
@@ -415,6 +427,7 @@ Result<std::optional<Message>> decode(std::uint16_t type, ByteSpan payload) {
     case Type::save_left_out: return message_from<SaveLeftOut>(payload, "SaveLeftOut");
     case Type::part_voted: return message_from<PartVoted>(payload, "PartVoted");
     case Type::waits_for_storage: return message_from<WaitsForStorage>(payload, "WaitsForStorage");
+    case Type::rank_is_slow: return message_from<RankIsSlow>(payload, "RankIsSlow");
   }
   return std::optional<Message>{};
 }
@@ -473,7 +486,7 @@ ByteVector encode(const Message& message) {
 
 static_assert(std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::hello) - 1, Message>, Hello> &&
               std::is_same_v<std::variant_alternative_t<static_cast<std::size_t>(Type::part_voted) - 1, Message>, PartVoted> &&
-              std::variant_size_v<Message> == static_cast<std::size_t>(Type::waits_for_storage));
+              std::variant_size_v<Message> == static_cast<std::size_t>(Type::rank_is_slow));
 
 void MessageReader::feed(ByteSpan bytes) {
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));

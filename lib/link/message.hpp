@@ -112,6 +112,11 @@ struct WaitsForStorage {
   Generation generation;
   StorageWaiting waiting;
 };
+/// Worker to agent: a rank of its generation is slow. All members say the same.
+struct RankIsSlow {
+  Generation generation;
+  SlowRank slow;
+};
 /// `elrun ckptd` to agent: one rank's part of a checkpoint is on the storage and has its vote; or it could not be written.
 struct PartVoted {
   std::uint64_t step = 0;
@@ -126,8 +131,9 @@ struct ReadyForPlace {
   Generation generation;
 };
 
-using Message = std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave,
-                             Returned, ReadyForPlace, CheckpointSaved, WentOnFrom, SaveFailed, SaveLeftOut, PartVoted, WaitsForStorage>;
+using Message =
+    std::variant<Hello, Welcome, Refusal, Alive, StepDecided, JobOver, GenerationOver, StoreRequest, StoreReply, PrepareToLeave, Returned,
+                 ReadyForPlace, CheckpointSaved, WentOnFrom, SaveFailed, SaveLeftOut, PartVoted, WaitsForStorage, RankIsSlow>;
 
 /// One whole frame.
 [[nodiscard]] ByteVector encode(const Message& message);

@@ -70,6 +70,7 @@ std::vector<std::string> fuzz_examples() {
                                       SaveFailed{{1, {{2, 3}}}, 40, 2, why},
                                       SaveLeftOut{{1, {{2, 3}}}, 40, 2},
                                       WaitsForStorage{{1, {{2, 3}}}, {"/ck", "list /ck/gens has not returned for 5.0 s"}},
+                                      RankIsSlow{{1, {{2, 3}}}, {3, "node-a", "cuda:1", 40, 20, 1.5f, Duration{5}}},
                                       PartVoted{40, 1, 4096, Duration{5}, why},
                                       StoreRequest{.id = 1, .op = StoreOp::wait, .keys = {"a", "b"}, .value = ByteVector(5)},
                                       StoreReply{.id = 1, .what = "x", .values = {ByteVector(3), {}}}};

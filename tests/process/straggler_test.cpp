@@ -22,6 +22,8 @@ TEST_CASE("a rank whose slots take 200 ms longer is named within 20 steps, with 
   INFO(output);
   CHECK(output.find("warning: rank " + rank + " (node ") != std::string::npos);
   CHECK(output.find(", on the CPU) is slow: a slot takes it ") != std::string::npos);
+  CHECK(output.find("straggler: rank " + rank + " (node ") != std::string::npos);  // the agent, at the end
+  CHECK(output.find(", cpu) was slow in ") != std::string::npos);
   CHECK(output.find("waiting for the slowest rank ") != std::string::npos);  // of the time that the job says it took
   CHECK(output.find("slowest ranks: rank " + rank + " finished last in ") != std::string::npos);
 }
@@ -38,4 +40,5 @@ TEST_CASE("in a run that nothing disturbs, no rank is named", "[straggler][proce
   const std::string output = output_of("2", {"300", "train"});
   INFO(output);
   CHECK(output.find(" is slow: ") == std::string::npos);
+  CHECK(output.find("straggler: ") == std::string::npos);
 }

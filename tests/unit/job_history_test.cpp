@@ -228,6 +228,41 @@ TEST_CASE("the status can be read by programs and by people", "[pages]") {
   CHECK(has(*text, "  program: train.py\n"));
 }
 
+TEST_CASE("a slow rank is shown with node and device, on each node, until its generation is over", "[pages][ledger]") {
+  Node node;
+  node.on(LinkUp{});
+  node.begin(1);
+  CHECK_FALSE(has(node.metrics_text(), "elrun_straggler"));
+  CHECK_FALSE(nlohmann::json::parse(status_page(node.snapshot()))["time"].contains("stragglers"));
+  const SlowRank slow{.rank = 1, .node = "other", .device = "cuda:3", .step = 12, .steps = 10, .times = 5, .lost = 2s};
+  for (const ConnectionId worker : {5u, 6u}) node.on(FromWorker{worker, RankIsSlow{generation(1), slow}});  // both say the same
+  node.on(FromWorker{5, RankIsSlow{generation(7), slow}});                                                  // of no generation here
+  const std::string line = "elrun_straggler{rank=\"1\",node=\"other\",device=\"cuda:3\"} 1\n";
+  CHECK(has(node.metrics_text(), line));
+  const auto page = nlohmann::json::parse(status_page(node.snapshot()));
+  CHECK(page["time"]["stragglers"] == nlohmann::json::parse(R"([{"generation": 1, "rank": 1, "node": "other", "device": "cuda:3",
+      "step": 12, "steps": 10, "times": 5.0, "lost_seconds": 2.0}])"));
+  CHECK(has(*status_for_people(page.dump()),
+            "  straggler: rank 1 (node other, cuda:3) was slow up to step 12 of generation 1: 5.0 times the median, 2.0 s lost\n"));
+  SECTION("named anew, it is shown as it was then") {
+    SlowRank again = slow;
+    again.step = 50;
+    node.on(FromWorker{5, RankIsSlow{generation(1), again}});
+    node.on(FromWorker{6, RankIsSlow{generation(1), slow}});  // late
+    REQUIRE(node.record().ledger.stragglers().size() == 1);
+    CHECK(node.record().ledger.stragglers()[0].slow == again);
+  }
+  SECTION("the status keeps the newest few of earlier generations") {
+    for (std::uint32_t rank = 10; rank < 18; ++rank)
+      node.on(FromWorker{5, RankIsSlow{generation(1), {.rank = rank, .node = "n", .device = "cpu", .step = rank}}});
+    CHECK(node.record().ledger.stragglers().size() == Ledger::stragglers_max);
+    CHECK(node.record().ledger.stragglers()[0].slow.rank == 10);
+    node.hear(Revoke{generation(1), worker_killed, EndCause::failure});
+    CHECK_FALSE(has(node.metrics_text(), "elrun_straggler"));
+    CHECK(node.record().ledger.stragglers().size() == Ledger::stragglers_max);
+  }
+}
+
 TEST_CASE("the status, the metrics and the event log say what time went into", "[pages][ledger]") {
   Node node;
   node.on(LinkUp{});

@@ -28,7 +28,11 @@ Failure any_failure(Rng& rng) {
   return failure;
 }
 Message any_message(Rng& rng) {
-  switch (rng.below(18)) {
+  switch (rng.below(19)) {
+    case 18:
+      return RankIsSlow{any_generation(rng),
+                        {rng.next(), any_text(rng, 50), any_text(rng, 20), rng.next64(), rng.next(), static_cast<float>(rng.below(1000)),
+                         Duration{static_cast<std::int64_t>(rng.next64() >> 1)}}};
     case 17: return WaitsForStorage{any_generation(rng), {any_text(rng, 200), any_text(rng, 300)}};
     case 16: {
       PartVoted voted{rng.next64(), rng.next(), rng.next64(), Duration{static_cast<std::int64_t>(rng.next64() >> 1)}, {}};

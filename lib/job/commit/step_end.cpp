@@ -144,14 +144,23 @@ Result<void> StepEnd::exchange_votes(const Vote& mine) {
   return {};
 }
 
+/// All ranks come to the same: each tells its agent, and the leader the log.
 void StepEnd::tell_of_stragglers() {
   for (const Straggler& straggler : job_.stragglers.end_step()) {
-    if (!job_.world.leads()) continue;
     const MemberStatus& who = job_.recovery.statuses()[straggler.rank];
+    const std::string device = who.device.kind == DeviceKind::host ? "cpu" : fmt::format("cuda:{}", who.device.index);
+    job_.host.session.rank_is_slow({.rank = straggler.rank,
+                                    .node = who.node,
+                                    .device = device,
+                                    .step = job_.decided.applied() + 1,
+                                    .steps = straggler.steps,
+                                    .times = static_cast<float>(straggler.times),
+                                    .lost = straggler.lost});
+    if (!job_.world.leads()) continue;
     job_.host.log.warning(fmt::format(
         "rank {} (node {}, {}) is slow: a slot takes it {:.1f} times as long as the median of the other ranks, in {} steps in a row; the job has lost {} to it",
-        straggler.rank, who.node, who.device.kind == DeviceKind::host ? "on the CPU" : fmt::format("device cuda:{}", who.device.index),
-        straggler.times, straggler.steps, for_people(straggler.lost)));
+        straggler.rank, who.node, who.device.kind == DeviceKind::host ? "on the CPU" : "device " + device, straggler.times, straggler.steps,
+        for_people(straggler.lost)));
   }
 }
 

@@ -117,6 +117,7 @@ void Ledger::world_began(Instant at, std::uint64_t generation, std::uint32_t wor
   open_incident_ = recovers() && knows_steps_;  // of a program without steps nothing more is told
   state_ = State::starting;
   generation_ = generation;
+  if (first_generation_ == 0) first_generation_ = generation;
   newest_ = 0;
   workers_ = workers;
   workers_most_ = std::max(workers_most_, workers);

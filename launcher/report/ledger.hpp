@@ -93,6 +93,8 @@ class Ledger {
   void finished(Instant at);
 
   [[nodiscard]] Instant began() const { return began_; }
+  /// The first one that this agent took part in; 0: none yet. Above 1: earlier ones are in no part of this ledger.
+  [[nodiscard]] std::uint64_t first_generation() const { return first_generation_; }
   [[nodiscard]] Duration wall(Instant now) const;
   /// Up to the newest event.
   [[nodiscard]] const TimeByCause& totals() const { return totals_; }
@@ -129,6 +131,7 @@ class Ledger {
   TimeByCause totals_{};
   State state_ = State::meeting;
   bool knows_steps_ = false, open_incident_ = false;
+  std::uint64_t first_generation_ = 0;
   std::uint64_t generation_ = 0, newest_ = 0, highest_ = 0;  // step of this generation; of all
   Duration usual_{};                                         // what the newest step took; 0: no worker has said so
   std::uint32_t workers_ = 0, workers_most_ = 0;

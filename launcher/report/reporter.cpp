@@ -111,6 +111,7 @@ void Reporter::joining() { joining_since_ = clock_.now(); }
 
 void Reporter::began(const World& world, const Supervisor& supervisor) {
   place_.group_rank = world.seat.group_rank;
+  has_first_rank_ = world.seat.group_rank == 0;
   place_.nodes = world.seat.nodes;
   place_.world_size = world.seat.world_size;
   place_.restarts = supervisor.node_restarts();
@@ -180,11 +181,13 @@ bool Reporter::words_are_above(const WorkerDeath& root) const {
   });
 }
 
-void Reporter::tell_times(const Ledger& ledger, bool tells_all) {
-  if (!ledger.knows_steps()) return;
-  write_event(event_line(source_, ledger, clock_.wall_ns()));
-  if (!tells_all) return;
-  log_.info("time: " + in_words(ledger.totals()));
+void Reporter::tell_times(const Ledger& ledger) {
+  if (ledger.knows_steps())
+    write_event(event_line(source_, ledger, clock_.wall_ns()));  // of other programs the events are torchrun's alone
+  if (!has_first_rank_) return;
+  const std::uint64_t first = ledger.first_generation();
+  log_.info(fmt::format("time: {}{}", in_words(ledger.totals()),
+                        first > 1 ? fmt::format(" (this agent's account, which begins with generation {})", first) : ""));
   if (const std::string last = in_words(ledger.last_ranks(), last_ranks_told); !last.empty()) log_.info("slowest ranks: " + last);
   for (const NamedRank& straggler : ledger.stragglers()) log_.info("straggler: " + in_words(straggler));
   const auto& incidents = ledger.incidents();
@@ -207,7 +210,7 @@ int Reporter::finished(const Finish& finish, bool tells_all, const Ledger& ledge
     event({.state = finish.exit_code == 0 ? "SUCCEEDED" : died ? "FAILED" : "TERMINATED", .worker = who});
   }
   event({.state = finish.exit_code == 0 ? "SUCCEEDED" : "FAILED", .error = finish.first_failure});
-  tell_times(ledger, tells_all);
+  tell_times(ledger);
   if (!finish.after_signal.empty()) log_.info(fmt::format("{}; exit code {}", finish.after_signal, job.returned));
   if (finish.exit_code == 0) return 0;
 

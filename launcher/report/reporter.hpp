@@ -60,7 +60,8 @@ class Reporter {
   void complete(WorkerDeath& death) const { complete_living(death, source_.host, options_.program.name); }
   /// What the supervisor holds of an end.
   void judged(const JudgedEnd& end) { workers_[end.worker].ending = end.ending; }
-  /// The job is over here. `tells_all`: this node's log is where people look, for it coordinates.
+  /// The job is over here. `tells_all`: this node's log is where people look, for it coordinates. Where the time went is told by the node that has
+  /// rank 0: exactly one, whoever coordinates.
   /// Returns what this process returns.
   int finished(const Finish& finish, bool tells_all, const Ledger& ledger);
 
@@ -76,7 +77,7 @@ class Reporter {
     bool has_spoken = false;  ///< On standard error, and then it failed.
   };
   [[nodiscard]] bool words_are_above(const WorkerDeath& root) const;
-  void tell_times(const Ledger& ledger, bool tells_all);
+  void tell_times(const Ledger& ledger);
   void event(WorkerEvent event);
   void write_event(const std::string& line);
 
@@ -91,7 +92,8 @@ class Reporter {
   std::optional<EventLog> event_log_;
   const Instant born_;
   Instant joining_since_;
-  WorkerEvent place_;  // of the newest generation, for its events
+  WorkerEvent place_;            // of the newest generation, for its events
+  bool has_first_rank_ = false;  // of it
   std::map<LocalRank, Worker> workers_;
 };
 

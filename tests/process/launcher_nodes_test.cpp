@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 
 #include "lib/base/fd.hpp"
 #include "tests/support/catch.hpp"
@@ -107,8 +108,29 @@ TEST_CASE("a node that is killed leaves no worker, and the other goes on alone",
   for (const Watch& child : children) CHECK(child.ended(10s));
   CHECK(survivor.wait() == 0);
   CHECK(survivor.says("world=2"));
+  CHECK(survivor.says("time: "));
+  CHECK(survivor.says("program "));
+  CHECK_FALSE(survivor.says("this agent's account"));
   CHECK(store.wait() == 0);
   CHECK(cluster.directory.names().empty());
+}
+
+TEST_CASE("where the time of a program went is said by exactly one node, whoever serves the rendezvous", "[launcher][process][grpc]") {
+  Cluster cluster;
+  const std::string served = GENERATE("by elrun store", "by an agent");
+  std::optional<Job> store;
+  if (served == "by elrun store") {
+    store.emplace(Job::Setting{.arguments = {"store", "--host", "127.0.0.1", "--port", cluster.endpoint.substr(10)}});
+    REQUIRE(store->line("serving"));
+  }
+  Job a{cluster.agent("2", {"environment", "RANK"})};
+  Job b{cluster.agent("2", {"environment", "RANK"})};
+  CHECK(a.wait() == 0);
+  CHECK(b.wait() == 0);
+  INFO(served << "\n" << a.output() << b.output());
+  const bool a_leads = a.says("rank 0:");
+  CHECK((a_leads ? a : b).says("time: "));
+  CHECK_FALSE((a_leads ? b : a).says("time: "));
 }
 
 TEST_CASE("the host of the rendezvous is killed: another agent of the machine takes over", "[launcher][process][grpc]") {

@@ -115,7 +115,8 @@ HttpReply AdminEndpoints::answer(const HttpRequest& request) const {
   // must not keep the loop from answering a liveness probe.
   Kept& kept = kept_metrics_[exposition_for(request.accept)];
   if (!kept.reply || now - kept.made >= metrics_kept)
-    kept = {now, page_for(request, {agent_, history_.record(), coordinates_(), process_facts(started_at_), now, clock_.wall_ns()})};
+    kept = {now, page_for(request, {agent_, history_.record(), coordinates_(), process_facts(started_at_), now, clock_.wall_ns(),
+                                    times_.look(history_.record().ledger.totals(now))})};
   return *kept.reply;
 }
 

@@ -14,6 +14,7 @@
 #include "launcher/http/pages.hpp"
 #include "launcher/options/admin_options.hpp"
 #include "launcher/process/timer_pipe.hpp"
+#include "launcher/report/steady_times.hpp"
 #include "lib/base/clock.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/log.hpp"
@@ -49,6 +50,7 @@ class AdminEndpoints {
     std::optional<HttpReply> reply;
   };
   mutable std::map<Exposition, Kept> kept_metrics_;
+  mutable SteadyTimes times_;
   std::unique_ptr<HttpListener> socket_, port_;
   std::unique_ptr<TimerPipe> timers_;
 };

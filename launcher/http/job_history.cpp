@@ -77,6 +77,7 @@ void JobHistory::saw(const Turn& turn) {
   note_time(turn);
   record_.node_restarts = turn.supervisor.node_restarts();
   for (const Action& action : turn.actions) note_action(turn, action);
+  note_phases();
   record_.phase = turn.supervisor.phase();
   if (record_.phase == Supervisor::Phase::finished) record_.workers.clear();
   for (auto& [local, worker] : record_.workers)
@@ -133,6 +134,17 @@ void JobHistory::note_time(const Turn& turn) {
   }
   if (const auto* over = std::get_if<GenerationOver>(&worker->message); over != nullptr && over->generation == record_.world.generation)
     ledger.lost(turn.now, over->why.what);
+}
+
+/// Of an incident that has just come to its end. A program without steps tells of no phase after `agree`.
+void JobHistory::note_phases() {
+  const Ledger& ledger = record_.ledger;
+  if (std::exchange(recovered_, ledger.recovered_count()) == ledger.recovered_count()) return;
+  for (std::size_t i = 0; i < time_causes; ++i) {
+    const auto cause = static_cast<TimeCause>(i);
+    if (!is_recovery(cause) || (!ledger.knows_steps() && cause > TimeCause::agree)) continue;
+    record_.phase_seconds.try_emplace(cause, phase_bounds).first->second.observe(seconds(ledger.incidents().back().spent[i]));
+  }
 }
 
 /// The first worker that tells of a step tells for all: steps, and the waits in them, are the same for all.

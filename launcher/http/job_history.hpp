@@ -41,6 +41,7 @@ inline constexpr std::array worker_states{WorkerRecord::State::starting, WorkerR
 
 inline constexpr std::array<double, 10> meeting_bounds{0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600};  ///< Seconds.
 inline constexpr std::array<double, 12> recovery_bounds{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600};
+inline constexpr std::array<double, 13> phase_bounds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300};
 inline constexpr std::array<double, 12> step_bounds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 300};
 
 /// What this node's workers said of checkpoints.
@@ -82,6 +83,7 @@ struct NodeRecord {
   std::map<Meeting, std::uint64_t> meetings;
   Histogram meeting_seconds{meeting_bounds};
   std::map<CauseLabel, Histogram> recovery_seconds;  ///< From the first sign of a loss to the next generation's workers.
+  std::map<TimeCause, Histogram> phase_seconds;      ///< Of the incidents that are over, by those causes that are phases of a recovery.
 
   std::uint64_t steps = 0;  ///< Decided, as this node's workers said; done again after a restart they count again.
   StepProgress last_step;   ///< The newest.
@@ -112,6 +114,7 @@ class JobHistory {
   void note_action(const Turn& turn, const Action& action);
   void note_time(const Turn& turn);
   void note_time(const Turn& turn, const StepDecided& step);
+  void note_phases();
   void note_checkpoint(const Message& message, Instant now);
   void note_wait(const WaitsForStorage& wait, Instant now);
   [[nodiscard]] bool is_newer(const std::string& acknowledgement) const;
@@ -123,6 +126,7 @@ class JobHistory {
   NodeRecord record_;
   std::optional<Instant> waits_since_;  // for a world
   std::optional<Instant> lost_at_;
+  std::uint64_t recovered_ = 0;                                    // incidents whose phases were noted
   std::optional<CauseLabel> end_cause_;                            // of the newest generation
   std::optional<CauseLabel> start_cause_;                          // why workers are started; none: for the first time
   std::string acknowledged_;                                       // of the newest checkpoint that was saved

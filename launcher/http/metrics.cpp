@@ -49,12 +49,19 @@ std::vector<Distribution> recoveries(const NodeRecord& node) {
   return all;
 }
 
-// Up to the newest event: what is not over yet would move to another cause, and a counter never falls.
-std::vector<Sample> times(const Ledger& ledger) {
+std::vector<Sample> by_cause(const TimeByCause& times) {
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < time_causes; ++i)
-    samples.push_back({{{"cause", std::string{word_of(static_cast<TimeCause>(i))}}}, seconds(ledger.totals()[i])});
+    samples.push_back({{{"cause", std::string{word_of(static_cast<TimeCause>(i))}}}, seconds(times[i])});
   return samples;
+}
+
+std::vector<Distribution> phases(const NodeRecord& node) {
+  constexpr std::string_view prefix = "recovery_";
+  std::vector<Distribution> all;
+  for (const auto& [cause, histogram] : node.phase_seconds)
+    all.push_back({{{"phase", std::string{word_of(cause).substr(prefix.size())}}}, histogram});
+  return all;
 }
 
 /// Of the ranks that this node has now. A worker on its way to the next world may have another's.
@@ -94,13 +101,24 @@ void add_agent(std::vector<MetricFamily>& all, const AgentSnapshot& snapshot) {
   all.push_back(single("elrun_up_seconds", gauge, "seconds", "How long this agent has run", seconds(snapshot.now - node.began)));
 }
 
-void add_time(std::vector<MetricFamily>& all, const NodeRecord& node) {
+void add_time(std::vector<MetricFamily>& all, const AgentSnapshot& snapshot) {
   using enum MetricType;
-  all.push_back({.name = "elrun_time_seconds",
-                 .type = counter,
+  const NodeRecord& node = snapshot.node;
+  all.push_back(
+      {.name = "elrun_time_seconds",
+       .type = counter,
+       .unit = "seconds",
+       .help = "Wall time of the job as this agent saw it, by what it went into; what is not over yet counts as what it seems to be",
+       .samples = by_cause(snapshot.times)});
+  all.push_back(single("elrun_time_wall_seconds", gauge, "seconds",
+                       "The sum of elrun_time_seconds: until now, or until the last worker ended", seconds(sum_of(snapshot.times))));
+  all.push_back(
+      single("elrun_incidents", counter, "", "Ends of generations that this agent saw, growth among them", node.ledger.incident_count()));
+  all.push_back({.name = "elrun_recovery_phase_seconds",
+                 .type = histogram,
                  .unit = "seconds",
-                 .help = "Wall time of the job as this agent saw it, by what it went into, up to the newest event",
-                 .samples = times(node.ledger)});
+                 .help = "What each phase of an incident took, of those that are over",
+                 .distributions = phases(node)});
   all.push_back({.name = "elrun_last_rank_steps",
                  .type = counter,
                  .help = "Steps in which this rank finished last",
@@ -215,7 +233,7 @@ void add_checkpoints(std::vector<MetricFamily>& all, const AgentSnapshot& snapsh
 std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot) {
   std::vector<MetricFamily> all;
   add_agent(all, snapshot);
-  add_time(all, snapshot.node);
+  add_time(all, snapshot);
   add_world(all, snapshot);
   add_workers(all, snapshot.node);
   add_rendezvous(all, snapshot);

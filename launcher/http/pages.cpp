@@ -15,6 +15,7 @@ namespace elrun::inline v0::launcher {
 namespace {
 
 constexpr std::size_t shown_text_max = 2048;
+constexpr std::size_t incidents_shown = 3;  // for people; the JSON has more
 
 // What a terminal would obey is shown as `?`.
 std::string shown(std::string text) {
@@ -126,6 +127,19 @@ std::string straggler_lines(const Reading& stragglers) {
   return text;
 }
 
+/// What ended a generation, and a line with the points of the incident.
+std::string incident_lines(const Reading& incident) {
+  std::string text = fmt::format("    generation {} ended: {}\n", incident.number("generation"), incident.text("why"));
+  const Reading at = incident.object("at_seconds");
+  std::string points;
+  for (std::size_t i = 0; i < Incident::points; ++i) {
+    const std::string name{word_of(static_cast<Incident::Point>(i))};
+    if (at.json().is_object() && at.json().contains(name))
+      points += fmt::format("{}{} {:.3f} s", points.empty() ? "      " : ", ", name, at.fraction(name.c_str()));
+  }
+  return points.empty() ? text : text + points + "\n";
+}
+
 std::string time_lines(const Reading& time) {
   if (!time.json().is_object()) return {};
   const double wall = time.fraction("wall_seconds");
@@ -136,25 +150,21 @@ std::string time_lines(const Reading& time) {
     const auto cause = static_cast<TimeCause>(i);
     const double spent = causes.fraction(std::string{word_of(cause)}.c_str());
     if (!(spent > 0 && wall > 0)) continue;
-    text += fmt::format("{}{} {:.1f} %", between, in_words(cause), 100 * spent / wall);
+    text += fmt::format("{}{} {:.2f} s ({:.1f} %)", between, in_words(cause), spent, 100 * spent / wall);
     between = ", ";
   }
   text += "\n";
   text += last_rank_line(time.object("last_ranks"));
   text += straggler_lines(time.object("stragglers"));
-  if (const auto count = time.number("incidents"); count > 0)
-    text += fmt::format("  {}", count_of(static_cast<std::size_t>(count), "incident"));
-  else return text;
-  const Reading last = time.object("last_incident");
-  text += fmt::format("; the last ended generation {}: {}\n", last.number("generation"), last.text("why"));
-  const Reading at = last.object("at_seconds");
-  std::string points;
-  for (std::size_t i = 0; i < Incident::points; ++i) {
-    const std::string name{word_of(static_cast<Incident::Point>(i))};
-    if (at.json().is_object() && at.json().contains(name))
-      points += fmt::format("{}{} {:.3f} s", points.empty() ? "    " : ", ", name, at.fraction(name.c_str()));
-  }
-  return points.empty() ? text : text + points + "\n";
+  const auto count = time.number("incidents");
+  if (count <= 0) return text;
+  text += fmt::format("  {}{}\n", count_of(static_cast<std::size_t>(count), "incident"),
+                      count > static_cast<std::int64_t>(incidents_shown) ? ", the newest:" : ":");
+  const Reading newest = time.object("newest_incidents");
+  if (!newest.json().is_array()) return text;
+  const std::size_t known = newest.json().size();
+  for (std::size_t i = known - std::min(known, incidents_shown); i < known; ++i) text += incident_lines(Reading{newest.json()[i]});
+  return text;
 }
 
 std::string went_on_from(const Reading& from) {

@@ -41,6 +41,7 @@ struct AgentSnapshot {
   ProcessFacts process;
   Instant now{};
   std::int64_t wall_ns = 0;
+  TimeByCause times{};  ///< For metrics: of the ledger up to `now`, as counters (SteadyTimes).
 };
 
 [[nodiscard]] std::vector<MetricFamily> metrics(const AgentSnapshot& snapshot);

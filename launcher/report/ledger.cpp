@@ -101,6 +101,12 @@ Duration Ledger::move_to(Instant at) {
   return passed;
 }
 
+void Ledger::give(TimeCause cause, Duration time) {
+  const auto at = static_cast<std::size_t>(cause);
+  totals_[at] += time;
+  if (recovers() && is_recovery(cause)) incidents_.back().spent[at] += time;
+}
+
 void Ledger::close(Instant at) { give(cause_when_cut(), move_to(at)); }
 
 void Ledger::mark(Incident::Point point, Instant at) {
@@ -114,7 +120,7 @@ void Ledger::world_began(Instant at, std::uint64_t generation, std::uint32_t wor
   if (state_ == State::finished) return;
   close(at);
   if (recovers()) mark(Incident::Point::agreed, until_);
-  open_incident_ = recovers() && knows_steps_;  // of a program without steps nothing more is told
+  if (recovers() && !knows_steps_) open_incident_ = false, ++recovered_count_;  // of a program without steps nothing more is told
   state_ = State::starting;
   generation_ = generation;
   if (first_generation_ == 0) first_generation_ = generation;
@@ -167,6 +173,7 @@ void Ledger::decided(Instant at, std::uint64_t step, const StepTimes& times) {
     mark(Incident::Point::first_step, until_);
     incidents_.back().step = step;
     open_incident_ = false;
+    ++recovered_count_;
   }
   state_ = State::stepping;
   newest_ = step;

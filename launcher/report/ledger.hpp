@@ -42,6 +42,8 @@ inline constexpr std::size_t time_causes = 16;
 [[nodiscard]] std::string_view word_of(TimeCause cause);
 /// "steps again", for people.
 [[nodiscard]] std::string_view in_words(TimeCause cause);
+/// The causes from `detect` to `restore`.
+[[nodiscard]] constexpr bool is_recovery(TimeCause cause) { return cause >= TimeCause::detect && cause <= TimeCause::restore; }
 /// By cause.
 using TimeByCause = std::array<Duration, time_causes>;
 [[nodiscard]] Duration sum_of(const TimeByCause& times);
@@ -55,6 +57,7 @@ struct Incident {
   std::string why;                                  ///< In words.
   std::array<std::optional<Instant>, points> at{};  ///< In order; none: not known, or not come to.
   std::uint64_t step = 0;                           ///< The first one after it; once `first_step` is there.
+  TimeByCause spent{};                              ///< So far, by those causes that are phases of a recovery.
   [[nodiscard]] std::optional<Instant> point(Point which) const { return at[static_cast<std::size_t>(which)]; }
 };
 [[nodiscard]] std::string_view word_of(Incident::Point point);
@@ -103,6 +106,8 @@ class Ledger {
   /// The newest ones, at most `incidents_max`, oldest first.
   [[nodiscard]] const std::vector<Incident>& incidents() const { return incidents_; }
   [[nodiscard]] std::uint64_t incident_count() const { return incident_count_; }
+  /// Those that are over: the first step after them was decided, or a program without steps has its next world. The newest incident is the newest of them when this has just grown.
+  [[nodiscard]] std::uint64_t recovered_count() const { return recovered_count_; }
   [[nodiscard]] bool knows_steps() const { return knows_steps_; }
   /// Of all steps that were decided, those done again too.
   [[nodiscard]] const LastRanks& last_ranks() const { return last_ranks_; }
@@ -121,7 +126,7 @@ class Ledger {
   void cut(Instant at, std::string_view why, Cut kind);
   Duration move_to(Instant at);
   void close(Instant at);
-  void give(TimeCause cause, Duration time) { totals_[static_cast<std::size_t>(cause)] += time; }
+  void give(TimeCause cause, Duration time);
   void give_step(std::uint64_t step, Duration took, Duration waiting);
   void mark(Incident::Point point, Instant at);
   [[nodiscard]] bool recovers() const { return open_incident_; }
@@ -138,7 +143,7 @@ class Ledger {
   LastRanks last_ranks_;
   std::vector<NamedRank> stragglers_;
   std::vector<Incident> incidents_;
-  std::uint64_t incident_count_ = 0;
+  std::uint64_t incident_count_ = 0, recovered_count_ = 0;
 };
 
 /// "18.2 s: steps 15 s (82.4 %), ...": what was something, the largest parts as they stand in the table.

@@ -7,6 +7,7 @@
 
 #include "launcher/http/job_history.hpp"
 #include "launcher/http/pages.hpp"
+#include "launcher/report/steady_times.hpp"
 
 namespace elrun::test::history {
 
@@ -39,7 +40,13 @@ class Node {
   void pass(Duration time) { now += time; }
   [[nodiscard]] const NodeRecord& record() const { return history_.record(); }
   [[nodiscard]] AgentSnapshot snapshot() const {
-    return {identity, record(), true, {.cpu_seconds = 0.5, .descriptors = 7}, now, now.time_since_epoch().count()};
+    return {identity,
+            record(),
+            true,
+            {.cpu_seconds = 0.5, .descriptors = 7},
+            now,
+            now.time_since_epoch().count(),
+            times_.look(record().ledger.totals(now))};
   }
   [[nodiscard]] std::string metrics_text() const { return expose(metrics(snapshot()), Exposition::prometheus); }
 
@@ -55,6 +62,7 @@ class Node {
  private:
   Supervisor supervisor_{{.workers = 2, .run = RunId{"job"}, .node = NodeId{"n"}, .coordinator = "host:1"}};
   JobHistory history_{now};
+  mutable SteadyTimes times_;
 };
 
 inline const Failure worker_killed{Code::peer_lost, Remedy::rejoin, "worker 2 ended by signal 9", Rank{2}};

@@ -282,15 +282,18 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
     CHECK(has(text, "# TYPE elrun_time_seconds_total counter\n"));
     CHECK(has(text, "elrun_time_seconds_total{cause=\"rendezvous\"} 1\n"));
     CHECK(has(text, "elrun_time_seconds_total{cause=\"start\"} 0.5\n"));
-    CHECK(has(text, "elrun_time_seconds_total{cause=\"steps\"} 1.25\n"));  // what is not over yet is in no counter
+    CHECK(has(text, "elrun_time_seconds_total{cause=\"steps\"} 2.25\n"));  // with what is not over yet
     CHECK(has(text, "elrun_time_seconds_total{cause=\"waiting\"} 0.25\n"));
+    CHECK(has(text, "elrun_time_wall_seconds 4\n"));
+    CHECK(has(text, "elrun_incidents_total 0\n"));
     CHECK(has(text, "elrun_last_rank_steps_total{rank=\"2\"} 0\nelrun_last_rank_steps_total{rank=\"3\"} 1\n"));
     CHECK(has(text, "elrun_last_rank_seconds_total{rank=\"2\"} 0\nelrun_last_rank_seconds_total{rank=\"3\"} 0.5\n"));
     const auto last = nlohmann::json::parse(status_page(node.snapshot()))["time"]["last_ranks"];
     CHECK(last == nlohmann::json::parse(R"([{"rank": 3, "steps": 1, "behind_seconds": 0.5}])"));
-    CHECK(has(*status_for_people(status_page(node.snapshot())),
-              "  time: 4.0 s: rendezvous 25.0 %, start 12.5 %, steps 56.2 %, waiting for the slowest rank 6.2 %\n"
-              "  slowest rank: 3 finished last in 1 step, 0.5 s behind the second-to-last\n"));
+    CHECK(has(
+        *status_for_people(status_page(node.snapshot())),
+        "  time: 4.0 s: rendezvous 1.00 s (25.0 %), start 0.50 s (12.5 %), steps 2.25 s (56.2 %), waiting for the slowest rank 0.25 s (6.2 %)\n"
+        "  slowest rank: 3 finished last in 1 step, 0.5 s behind the second-to-last\n"));
   }
   SECTION("of one that has recovered, with the points of it") {
     node.end(1, {.signal = SIGKILL});
@@ -307,13 +310,38 @@ TEST_CASE("the status, the metrics and the event log say what time went into", "
     CHECK(page["time"]["incidents"] == 1);
     CHECK(page["time"]["last_incident"]["at_seconds"]["pushed"] == 5.0);
     INFO(*status_for_people(page.dump()));
-    CHECK(has(
-        *status_for_people(page.dump()),
-        "  1 incident; the last ended generation 1: rank 3 ended by signal 9 (SIGKILL)\n    last_step 3.000 s, seen 4.000 s, pushed 5.000 s, stopped 6.000 s, "
-        "agreed 6.000 s\n"));
+    CHECK(has(*status_for_people(page.dump()),
+              "  1 incident:\n    generation 1 ended: rank 3 ended by signal 9 (SIGKILL)\n"
+              "      last_step 3.000 s, seen 4.000 s, pushed 5.000 s, stopped 6.000 s, agreed 6.000 s\n"));
     const auto line = nlohmann::json::parse(event_line({.run = RunId{"job"}, .host = "n"}, ledger, 7'000'000'000));
     CHECK(line["name"] == "elrun.time");
     CHECK(line["metadata"]["by_cause"]["recovery_detect"] == 1.0);
+    CHECK(has(node.metrics_text(), "elrun_incidents_total 1\n"));
+    CHECK_FALSE(has(node.metrics_text(), "elrun_recovery_phase_seconds"));  // it is not over
+    node.pass(2s);
+    node.on(FromWorker{7, Hello{.rank = 2, .world = 4, .is_job = true}});
+    node.on(FromWorker{7, StepDecided{generation(2), 11, 90, 2.5f, {.step = 500ms, .restore = 250ms, .connect = 125ms}}});
+    const std::string text = node.metrics_text();
+    for (const std::string phase : {"detect\"} 1", "stop\"} 1", "agree\"} 0", "start\"} 1.125", "connect\"} 0.125", "restore\"} 0.25"}) {
+      INFO(phase);
+      CHECK(has(text, "elrun_recovery_phase_seconds_sum{phase=\"" + phase + "\n"));
+    }
+    CHECK(has(text, "elrun_recovery_phase_seconds_count{phase=\"restore\"} 1\n"));
+  }
+  SECTION("of one with many incidents, the newest three") {
+    for (std::uint64_t number = 2; number <= 6; ++number) {
+      node.hear(Revoke{generation(number - 1), node_lost, EndCause::loss});
+      for (const std::uint32_t worker : {0u, 1u}) node.end(worker, {.signal = SIGTERM});
+      node.begin(number);
+      const ConnectionId worker = 10 + number;
+      node.on(FromWorker{worker, Hello{.rank = 2, .world = 4, .is_job = true}});
+      node.on(FromWorker{worker, StepDecided{generation(number), 9 + number, 90, 2.5f, {}}});
+    }
+    const std::string text = *status_for_people(status_page(node.snapshot()));
+    INFO(text);
+    CHECK(has(text, "  5 incidents, the newest:\n    generation 3 ended: node m is lost\n"));
+    CHECK(has(text, "    generation 5 ended: node m is lost\n"));
+    CHECK_FALSE(has(text, "    generation 2 ended"));
   }
   SECTION("of one that ends: its last save is no step") {
     node.on(FromWorker{5, StepDecided{generation(1), 10, 90, 2.5f, {.saves = 750ms}}});

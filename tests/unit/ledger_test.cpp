@@ -1,6 +1,8 @@
 #include "launcher/report/ledger.hpp"
+#include "launcher/report/steady_times.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "tests/support/property.hpp"
 
@@ -245,9 +247,44 @@ TEST_CASE("workers that tell of no steps run a program", "[ledger]") {
   CHECK(ledger.incident_count() == 2);
 }
 
+TEST_CASE("as counters, times never fall, and their sum is the wall time at each look", "[ledger]") {
+  Ledger ledger = in_its_first_step();
+  SteadyTimes steady;
+  const auto shown = [&](Instant now, TimeCause cause) { return steady.look(ledger.totals(now))[static_cast<std::size_t>(cause)]; };
+  CHECK(shown(at(7s), TimeCause::steps) == 5100ms);  // within a long step
+  ledger.pushed(at(7s), "node b: silent for 5 s");
+  CHECK(of(ledger, TimeCause::steps) == 100ms);
+  CHECK(shown(at(7s), TimeCause::steps) == 5100ms);  // too much, and no way back
+  CHECK(sum_of(steady.look(ledger.totals(at(8s)))) == 8s);
+  ledger.stopped(at(8s));
+  ledger.world_began(at(8s), 2, 2);
+  ledger.decided(at(9s), 2, {.step = 1s});
+  for (int step = 3; step <= 20; ++step) ledger.decided(at(9s + (step - 2) * 1s), static_cast<std::uint64_t>(step), {.step = 1s});
+  CHECK(steady.look(ledger.totals(at(27s))) == ledger.totals(at(27s)));  // it has grown into it
+}
+
+TEST_CASE("what the phases of an incident took is known with it", "[ledger]") {
+  Ledger ledger = after_a_loss();
+  const auto spent = [&](TimeCause cause) { return ledger.incidents().front().spent[static_cast<std::size_t>(cause)]; };
+  CHECK(ledger.recovered_count() == 0);
+  ledger.decided(at(2200ms), 2, {.step = 80ms, .restore = 20ms, .connect = 30ms});
+  CHECK(ledger.recovered_count() == 1);
+  CHECK(spent(TimeCause::detect) == 1ms);
+  CHECK(spent(TimeCause::stop) == 2ms);
+  CHECK(spent(TimeCause::agree) == 7ms);
+  CHECK(spent(TimeCause::restart) == 10ms);
+  CHECK(spent(TimeCause::connect) == 30ms);
+  CHECK(spent(TimeCause::restore) == 20ms);
+  CHECK(spent(TimeCause::again) == 0ms);
+  ledger.decided(at(3s), 3, {.step = 100ms});
+  CHECK(ledger.recovered_count() == 1);
+}
+
 TEST_CASE("whatever comes, the sum is the wall time, nothing falls, and points are in order", "[ledger]") {
   for_all_seeds(2000, [](Rng& rng) {
     Ledger ledger{start};
+    SteadyTimes steady;
+    TimeByCause seen{};
     Instant now = start, newest = start;
     bool over = false;
     const auto any_time = [&] { return rng.chance(0.2) ? Duration{0} : Duration{static_cast<std::int64_t>(rng.below(2'000'000'000))}; };
@@ -268,10 +305,19 @@ TEST_CASE("whatever comes, the sum is the wall time, nothing falls, and points a
       for (std::size_t i = 0; i < time_causes; ++i) REQUIRE(ledger.totals()[i] >= before[i]);
       REQUIRE(sum_of(ledger.totals()) <= ledger.wall(now));
       REQUIRE(sum_of(ledger.totals(now)) == ledger.wall(now));
+      if (rng.chance(0.3)) {
+        const TimeByCause last = std::exchange(seen, steady.look(ledger.totals(now)));
+        REQUIRE(sum_of(seen) == std::max(ledger.wall(now), sum_of(last)));  // an end whose clock was read earlier takes nothing back
+        for (std::size_t i = 0; i < time_causes; ++i) REQUIRE(seen[i] >= last[i]);
+      }
       over = over || ledger.wall(now) != now - start;
       if (!over) newest = now;
       REQUIRE(ledger.wall(now) >= sum_of(before));
     }
+    TimeByCause phases{};
+    for (const Incident& incident : ledger.incidents())
+      for (std::size_t i = 0; i < time_causes; ++i) phases[i] += incident.spent[i];
+    for (std::size_t i = 0; i < time_causes; ++i) REQUIRE(phases[i] <= ledger.totals()[i]);
     ledger.finished(now);
     REQUIRE(sum_of(ledger.totals()) == ledger.wall(now + 1h));
     if (!over) REQUIRE(sum_of(ledger.totals()) == now - start);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <elrun/elrun.hpp>
@@ -29,15 +30,26 @@ elrun::Exchange exchange_of(const gpt::Options& options) {
 }
 
 /// What the names and shapes of the parameters do not say.
-std::string numeric_of(const gpt::Options& options, [[maybe_unused]] elrun::Device device) {
-  std::string numeric = "gpt 1, heads " + std::to_string(options.heads) + ", context " + std::to_string(options.context);
-#ifdef GPT_IN_BF16
-  if (options.precision == "bf16") numeric += ", " + nn::Bf16Engine::numeric(device);
-#endif
-  return numeric;
+std::string numeric_of(const gpt::Options& options) {
+  return "gpt 1, heads " + std::to_string(options.heads) + ", context " + std::to_string(options.context);
 }
 
-elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text, elrun::Device device) {
+#ifdef GPT_IN_BF16
+/// Of all products of a step. Those of --sample have other shapes, and change no state.
+nn::Recipe recipe_of(elrun::Job& job, const gpt::Options& options) {
+  std::vector<nn::ProductShape> shapes;
+  for (const nn::Linear& each : gpt::linears(options))
+    for (const nn::ProductShape& shape : nn::products_of(each, options.micro_batch * options.context)) shapes.push_back(shape);
+  bool written = false;
+  nn::Recipe recipe = nn::Bf16Engine::recipe(options.recipe, job.device(), shapes, written);
+  if (written) (void)std::fprintf(stderr, "gpt: wrote the recipe %s\n", options.recipe.c_str());
+  job.print(format("recipe=%s of %s, chosen on %s: %zu algorithms, hash=%s", options.recipe.c_str(), recipe.library.c_str(),
+                   recipe.device.c_str(), recipe.algorithms.size(), recipe.hash().c_str()));
+  return recipe;
+}
+#endif
+
+elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text, std::string numeric) {
   return {.global_batch = options.global_batch,
           .micro_batch = options.micro_batch,
           .samples = text.samples(),
@@ -49,7 +61,7 @@ elrun::Plan plan_of(const gpt::Options& options, const gpt::Corpus& text, elrun:
           .overlap = options.overlap == "on",
           .reduce = options.reduce == "fast" ? elrun::Reduce::fast : elrun::Reduce::exact,
           .leaves = options.leaves == "bf16" ? elrun::DType::bf16 : elrun::DType::f32,
-          .numeric = numeric_of(options, device)};
+          .numeric = std::move(numeric)};
 }
 
 template <class E>
@@ -117,19 +129,25 @@ void demand_tensor_cores([[maybe_unused]] const elrun::Job& job) {
 
 void train(elrun::Job& job, const gpt::Options& options, const gpt::Corpus& text) {
   if (options.precision == "bf16") demand_tensor_cores(job);
-  job.configure(plan_of(options, text, job.device()), {.directory = options.checkpoint,
-                                                       .every = options.every,
-                                                       .interval = std::chrono::seconds{options.every_seconds},
-                                                       .budget = options.save_budget,
-                                                       .keep = static_cast<std::uint32_t>(options.keep),
-                                                       .final_wait = std::chrono::seconds{options.final_wait},
-                                                       .max_age = std::chrono::seconds{options.max_age},
-                                                       .async = options.async,
-                                                       .rate = elrun::Bytes{options.save_rate * 1'000'000},
-                                                       .in_memory_every = options.in_memory_every});
+  std::string numeric = numeric_of(options);
+#ifdef GPT_IN_BF16
+  nn::Recipe recipe;
+  if (!options.recipe.empty()) recipe = recipe_of(job, options);
+  if (options.precision == "bf16") numeric += ", " + nn::Bf16Engine::numeric(job.device(), options.recipe.empty() ? nullptr : &recipe);
+#endif
+  job.configure(plan_of(options, text, std::move(numeric)), {.directory = options.checkpoint,
+                                                             .every = options.every,
+                                                             .interval = std::chrono::seconds{options.every_seconds},
+                                                             .budget = options.save_budget,
+                                                             .keep = static_cast<std::uint32_t>(options.keep),
+                                                             .final_wait = std::chrono::seconds{options.final_wait},
+                                                             .max_age = std::chrono::seconds{options.max_age},
+                                                             .async = options.async,
+                                                             .rate = elrun::Bytes{options.save_rate * 1'000'000},
+                                                             .in_memory_every = options.in_memory_every});
 #ifdef GPT_IN_BF16
   if (options.precision == "bf16") {
-    nn::Bf16Engine engine{job.stream(), options.channels};
+    nn::Bf16Engine engine{job.stream(), options.channels, std::move(recipe.algorithms)};
     return train_with(engine, job, options, text);
   }
 #endif

@@ -19,6 +19,13 @@ namespace {
 constexpr TensorOptions no_decay{.decay = false};
 }
 
+std::vector<nn::Linear> linears(const Options& options) {
+  const auto block = nn::block_linears(options.channels);
+  std::vector<nn::Linear> all{block.begin(), block.end()};
+  all.push_back({options.channels, vocabulary(options)});
+  return all;
+}
+
 template <class E>
 Model<E>::Block::Block(elrun::Unit u, std::size_t c)
     : unit{u},
@@ -74,8 +81,7 @@ Model<E>::Model(elrun::Job& job, E& engine, const Options& options)
       dx_{engine.array(largest_.rows() * options.channels)} {
   for (std::uint64_t i = 0; i <= options.layers; ++i) x_.push_back(engine.array(largest_.rows() * options.channels));
   for (std::uint64_t i = 0; i < (recompute_ ? 1 : options.layers); ++i) kept_.emplace_back(engine, largest_);
-  nn::block_prepare(engine, largest_);
-  nn::Linear{options.channels, vocabulary_}.prepare(engine, largest_.rows());
+  for (const nn::Linear& each : linears(options)) each.prepare(engine, largest_.rows());
 }
 
 template <class E>

@@ -13,6 +13,9 @@
 
 namespace gpt {
 
+/// The linear layers of a model, each size once: those of a block, and the head. A step computes them for rows of `micro_batch` · `context`.
+[[nodiscard]] std::vector<nn::Linear> linears(const Options& options);
+
 /// More fields than 15: each tensor and each activation is one. `E`: nn::Engine or nn::DeviceEngine, whose bits are the same, or nn::Bf16Engine, whose are others.
 template <class E>
 class Model {

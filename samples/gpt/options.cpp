@@ -38,6 +38,9 @@ const flags::Flag<Options> table[] = {
     {"precision", "fp32|bf16", &Options::precision, 0, 0,
      "what weights and activations are where layers compute. bf16: on a GPU's tensor cores, many times faster, with fp32 master weights, optimizer and gradients of weights; "
      "another result, the same on one kind of GPU whatever the number of workers"},
+    {"recipe", "FILE", &Options::recipe, 0, 0,
+     "of --precision bf16: cuBLASLt's algorithm for each product of a step. Without the file it is written with the first choices; with it every start, and every node, computes by the same ones. "
+     "Another recipe is another result"},
     {"leaves", "f32|bf16", &Options::leaves, 0, 0,
      "bf16: each slot's gradient is rounded before it is added up, and half the bytes travel; another result, again the same everywhere"},
     {"recompute", "", &Options::recompute, 0, 0,
@@ -92,6 +95,7 @@ std::vector<std::string> contradictions(const Options& o) {
       out.push_back("--precision bf16 has heads of 16, 32 or 64 channels: try --channels " + number(o.heads * 64) + " with --heads " +
                     number(o.heads));
   }
+  if (!o.recipe.empty() && o.precision != "bf16") out.push_back("--recipe " + o.recipe + " belongs to --precision bf16: add it");
   if (o.leaves != "f32" && o.leaves != "bf16") out.push_back("--leaves " + o.leaves + " is neither f32 nor bf16");
   if (o.audit > 0 && o.exchange == "slot")
     out.push_back("--audit compares whole gradients, and with --exchange slot no worker has one: leave one of the two out");

@@ -26,6 +26,7 @@ struct Options {
   std::string overlap = "off";     ///< Whether workers exchange while they compute: on or off.
   std::uint64_t memory = 0;        ///< Millions of bytes that a worker may take; 0: as many as it needs.
   std::string precision = "fp32";  ///< Of weights and activations where layers compute: fp32, or bf16 on a GPU's tensor cores.
+  std::string recipe;              ///< File with cuBLASLt's algorithm for each product, of bf16; empty: cuBLASLt's first choice.
   std::string leaves = "f32";      ///< What each slot's gradient is rounded to: f32 or bf16.
   std::string reduce = "exact";    ///< How gradients are added up: exact or fast.
   std::uint64_t seed = 1;

@@ -1,11 +1,13 @@
 #pragma once
 /// \file Bf16Engine: what layers compute with on a device's tensor cores, in the place of DeviceEngine. Weights and activations are bf16, sums and gradients of
-/// weights are float. The bits are the same each time on one kind of device with one version of cuBLASLt, and are not the host's.
+/// weights are float. The bits are the same each time on one kind of device with one version of cuBLASLt and one recipe, and are not the host's.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <elrun/device.hpp>
 #include <elrun/tensor.hpp>
@@ -16,6 +18,9 @@
 
 namespace nn {
 
+/// Every product of a linear layer's forward pass, of its input's gradient and of its weight's, for as many rows.
+[[nodiscard]] std::array<ProductShape, 3> products_of(const Linear& linear, std::size_t rows);
+
 /// All work is in the order of one stream.
 class Bf16Engine {
  public:
@@ -25,11 +30,19 @@ class Bf16Engine {
   using Ids = DeviceIds;
   using Loss = elrun::DeviceScalar;
 
-  /// As DeviceEngine. Rows of its layer norms have at most `widest` elements. Throws elrun::Error where cuBLASLt is not found.
-  Bf16Engine(elrun::Stream stream, std::size_t widest);
+  /// As DeviceEngine. Rows of its layer norms have at most `widest` elements. Products are computed by the algorithms `given`, others by cuBLASLt's first choice. Throws elrun::Error where
+  /// cuBLASLt is not found.
+  Bf16Engine(elrun::Stream stream, std::size_t widest, Algorithms given = {});
   /// What the bits depend on: "bf16 on NVIDIA H100 80GB HBM3 by cuBLASLt 13.1.0". A part of a program's numeric class, so that neither workers on other devices nor
   /// a checkpoint of such are mixed in. Throws where cuBLASLt is not found.
-  [[nodiscard]] static std::string numeric(elrun::Device device);
+  ///
+  /// With a recipe: "bf16 on sm_90 with 132 multiprocessors by cuBLASLt 13.1.0, recipe 0123456789abcdef". The device's name had stood for the choice, which the recipe's hash now says. NVIDIA promises
+  /// the same bits of one version on devices of one architecture and as many multiprocessors. The version stays, for the kernels behind an algorithm's numbers are another in another one.
+  [[nodiscard]] static std::string numeric(elrun::Device device, const Recipe* recipe = nullptr);
+  /// The recipe in the file at `path`, with the algorithms for `shapes` alone. Where there is no file, cuBLASLt chooses on this device, and writes one, which `written` then says. Of several
+  /// processes the first that writes decides, and the others read that. Throws elrun::Error (`fix_config`) with all that is wrong: what cannot be read, another version of cuBLASLt, a shape that is
+  /// missing, an algorithm that the library or the device refuses.
+  [[nodiscard]] static Recipe recipe(const std::string& path, elrun::Device device, std::span<const ProductShape> shapes, bool& written);
   [[nodiscard]] elrun::Stream stream() const { return stream_; }
   [[nodiscard]] Array array(std::size_t count) const { return {stream_, count}; }
   [[nodiscard]] Floats floats(std::size_t count) const { return {stream_, count}; }

@@ -1,6 +1,7 @@
 #pragma once
 /// \file A transformer block: x + attention(norm(x)), then that + mlp(norm(that)), with a hidden layer of 4 · channels.
 
+#include <array>
 #include <cstddef>
 
 #include "samples/nn/layers.hpp"
@@ -55,11 +56,15 @@ struct BlockScratch {
 template <class E>
 using BlockWeights = BlockTensors<const typename E::Value>;
 
+/// The linear layers of a block.
+[[nodiscard]] constexpr std::array<Linear, 4> block_linears(std::size_t channels) {
+  const std::size_t c = channels;
+  return {{{c, 3 * c}, {c, c}, {c, 4 * c}, {4 * c, c}}};
+}
 /// Linear::prepare of all that a block has.
 template <class E>
 void block_prepare(E& engine, const BlockShape& shape) {
-  const std::size_t c = shape.channels;
-  for (const Linear& each : {Linear{c, 3 * c}, Linear{c, c}, Linear{c, 4 * c}, Linear{4 * c, c}}) each.prepare(engine, shape.rows());
+  for (const Linear& each : block_linears(shape.channels)) each.prepare(engine, shape.rows());
 }
 /// What block_backward needs of a forward pass: all of it but the output.
 template <class E>

@@ -41,7 +41,9 @@ for line in "2 ranks, --zero 0: state" "3 ranks, --zero 3: state" "3 ranks, --ze
   "of three ranks one killed, 1 times, [0-9]* steps: state"; do
   expect "$RESULTS/ranks.txt" "^$line [0-9a-f]\{16\}, as expected"
 done
-expect "$RESULTS/bf16.txt" "^bf16, zero(3): state [0-9a-f]\{16\}, as expected"
+expect "$RESULTS/bf16.txt" "^bf16, zero(0): state [0-9a-f]\{16\}, as expected"
+expect "$RESULTS/bf16.txt" "^bf16, zero(3), by a recipe: state [0-9a-f]\{16\}, as expected"
+expect "$RESULTS/bf16.txt" "^recipe of cuBLASLt [0-9.]*, chosen on fake device: 15 algorithms, hash=[0-9a-f]\{16\}"
 expect "$RESULTS/torch.txt" "not run: PyTorch knows no fake devices"
 expect "$RESULTS/gpt.txt" "^step=2 .* tokens_per_s="
 expect "$RESULTS/ipc.txt" "see each other's writes"

@@ -74,6 +74,14 @@ TEST_CASE("a placement is a stage, plain, inside of each node, or mirrored", "[g
   CHECK_THAT(parse({"--data", "a", "--per-node", "4"}).problems.at(0), Contains("--per-node 4") && Contains("--plan"));
 }
 
+TEST_CASE("a recipe belongs to bf16", "[gpt]") {
+  CHECK(parse({"--data", "a", "--precision", "bf16", "--recipe", "r"}).options.recipe == "r");
+  const auto parsed = parse({"--data", "a", "--recipe", "r"});
+  CHECK(parsed.exit_code == flags::configuration);
+  REQUIRE(parsed.problems.size() == 1);
+  CHECK_THAT(parsed.problems[0], Contains("--recipe r") && Contains("--precision bf16: add it"));
+}
+
 TEST_CASE("an audit has a probability", "[gpt]") {
   CHECK(parse({"--data", "a", "--audit", "0.25", "--verify", "10"}).problems.empty());
   CHECK(parse({"--data", "a", "--audit", "1"}).problems.empty());

@@ -1,15 +1,21 @@
 /// A fake libcublasLt.so.13 on the fake devices: products of matrices that lie column after column, of bf16, with sums in float. What it keeps of the real one is what
 /// programs get wrong: a call returns before its product is computed, in the order of its stream; a descriptor or handle that was destroyed is reported; an
-/// algorithm belongs to the shape it was chosen for; matrices begin on borders of 16 bytes. Its sums have an order of their own, so that nobody relies on it.
+/// algorithm runs for a shape that it was chosen or checked for; matrices begin on borders of 16 bytes. It has two algorithms, whose sums have orders of their own, so that nobody relies on one.
+///
+/// FAKEGPU_CUBLAS_FIRST=2: the heuristic's first choice is the second algorithm, as on another device. FAKEGPU_CUBLAS_VERSION: of another library, such as 130200.
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <bit>
+#include <compare>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/fakegpu/runtime/external.hpp"
@@ -70,6 +76,55 @@ void write(void* to, const Layout& layout, std::uint64_t row, std::uint64_t colu
   static_cast<std::uint16_t*>(to)[at] = static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
+/// What lies in the opaque algorithm, of which the first 8 of 64 bytes say that it was initialised.
+struct Config {
+  std::uint64_t mark = 0;
+  std::int32_t id = 0;
+  std::uint32_t tile = 0, stages = 0;
+  std::int32_t splits = 1;
+  std::uint32_t reduction = 0, swizzle = 0, custom = 0;
+  std::uint16_t inner = 0, cluster = 0;
+  friend auto operator<=>(const Config&, const Config&) = default;
+};
+static_assert(sizeof(Config) <= sizeof(cublasLtMatmulAlgo_t));
+constexpr std::uint64_t initialised = 0x66616b65626c6173u;
+constexpr std::uint32_t tile_of[] = {CUBLASLT_MATMUL_TILE_64x64,
+                                     CUBLASLT_MATMUL_TILE_128x128};  // of algorithms 1 and 2: the only one that each has
+
+Config config_of(const cublasLtMatmulAlgo_t& algorithm) {
+  Config config;
+  std::memcpy(&config, algorithm.data, sizeof config);
+  return config;
+}
+void write(cublasLtMatmulAlgo_t& algorithm, const Config& config) { std::memcpy(algorithm.data, &config, sizeof config); }
+
+/// Where an attribute lies, and its bytes; null for none that is known.
+std::pair<void*, std::size_t> place_of(Config& c, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  switch (attribute) {
+    case CUBLASLT_ALGO_CONFIG_ID: return {&c.id, sizeof c.id};
+    case CUBLASLT_ALGO_CONFIG_TILE_ID: return {&c.tile, sizeof c.tile};
+    case CUBLASLT_ALGO_CONFIG_SPLITK_NUM: return {&c.splits, sizeof c.splits};
+    case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: return {&c.reduction, sizeof c.reduction};
+    case CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING: return {&c.swizzle, sizeof c.swizzle};
+    case CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION: return {&c.custom, sizeof c.custom};
+    case CUBLASLT_ALGO_CONFIG_STAGES_ID: return {&c.stages, sizeof c.stages};
+    case CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID: return {&c.inner, sizeof c.inner};
+    case CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID: return {&c.cluster, sizeof c.cluster};
+  }
+  return {nullptr, 0};
+}
+
+std::uint64_t number(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+/// Which algorithm may run for which shape: it was chosen for it, or checked.
+std::set<std::pair<Config, std::uint64_t>>& may_run() {
+  static auto* const all = new std::set<std::pair<Config, std::uint64_t>>;
+  return *all;
+}
+
 /// What an algorithm is for: a number that a call compares.
 std::uint64_t shape_of(const Product& p, const Layout& a, const Layout& b, const Layout& d) {
   std::uint64_t hash = 1469598103934665603u;
@@ -88,7 +143,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return end(reinterpret_cast<int*>(handle), "cublasLtDestroy"); }
-size_t cublasLtGetVersion(void) { return CUBLAS_VERSION; }
+size_t cublasLtGetVersion(void) { return number("FAKEGPU_CUBLAS_VERSION", CUBLAS_VERSION); }
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   return status == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
          : status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
@@ -140,9 +195,66 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (!known(each, "cublasLtMatmulAlgoGetHeuristic")) return CUBLAS_STATUS_INVALID_VALUE;
   *found = 0;
   if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
-  results[0] = {};
-  results[0].algo.data[0] = shape_of(*product_of(product), *layout_of(a), *layout_of(b), *layout_of(d));
-  *found = 1;
+  const auto first = static_cast<std::int32_t>(number("FAKEGPU_CUBLAS_FIRST", 1));
+  const std::uint64_t shape = shape_of(*product_of(product), *layout_of(a), *layout_of(b), *layout_of(d));
+  const std::lock_guard lock{mutex};
+  for (*found = 0; *found < std::min(wanted, 2); ++*found) {
+    Config config{.mark = initialised, .id = *found == 0 ? first : 3 - first, .cluster = CUBLASLT_CLUSTER_SHAPE_1x1x1};
+    config.tile = tile_of[config.id - 1];
+    results[*found] = {};
+    write(results[*found].algo, config);
+    may_run().emplace(config, shape);
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t scale, cudaDataType_t a,
+                                      cudaDataType_t b, cudaDataType_t c, cudaDataType_t d, int id, cublasLtMatmulAlgo_t* algorithm) {
+  if (!known(handle, "cublasLtMatmulAlgoInit") || algorithm == nullptr || id < 1 || id > 2) return CUBLAS_STATUS_INVALID_VALUE;
+  if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F || a != CUDA_R_16BF || b != CUDA_R_16BF || c != d)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (c != CUDA_R_16BF && c != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *algorithm = {};
+  write(*algorithm, {.mark = initialised, .id = id});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    const void* value, size_t bytes) {
+  if (algorithm == nullptr || value == nullptr || attribute == CUBLASLT_ALGO_CONFIG_ID) return CUBLAS_STATUS_INVALID_VALUE;
+  Config config = config_of(*algorithm);
+  const auto [place, size] = place_of(config, attribute);
+  if (config.mark != initialised || place == nullptr || bytes != size) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(place, value, bytes);
+  write(*algorithm, config);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t bytes, size_t* written) {
+  if (algorithm == nullptr || (bytes == 0 ? written == nullptr : value == nullptr)) return CUBLAS_STATUS_INVALID_VALUE;
+  Config config = config_of(*algorithm);
+  const auto [place, size] = place_of(config, attribute);
+  if (config.mark != initialised || place == nullptr || (bytes != 0 && bytes != size)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (bytes != 0) std::memcpy(value, place, bytes);
+  if (written != nullptr) *written = size;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulHeuristicResult_t* result) {
+  for (const void* each : {static_cast<const void*>(handle), static_cast<const void*>(product), static_cast<const void*>(a),
+                           static_cast<const void*>(b), static_cast<const void*>(c), static_cast<const void*>(d)})
+    if (!known(each, "cublasLtMatmulAlgoCheck")) return CUBLAS_STATUS_INVALID_VALUE;
+  if (algorithm == nullptr || result == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  const Config config = config_of(*algorithm);
+  if (config.mark != initialised) return CUBLAS_STATUS_INVALID_VALUE;
+  if (config.tile != tile_of[config.id - 1] || config.stages != 0 || config.splits != 1 ||
+      config.reduction != CUBLASLT_REDUCTION_SCHEME_NONE || config.swizzle > 1 || config.inner != 0 ||
+      config.cluster != CUBLASLT_CLUSTER_SHAPE_1x1x1)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  result->workspaceSize = config.custom == 1 ? std::size_t{1} << 30 : 0;  // an algorithm that wants more than most programs have
+  result->state = CUBLAS_STATUS_SUCCESS;
+  const std::lock_guard lock{mutex};
+  may_run().emplace(config, shape_of(*product_of(product), *layout_of(a), *layout_of(b), *layout_of(d)));
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -163,9 +275,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
       fakegpu::report("cuBLASLt: a matrix does not begin on a border of 16 bytes, as the algorithm was chosen for");
       return CUBLAS_STATUS_INVALID_VALUE;
     }
-  if (algorithm == nullptr || algorithm->data[0] != shape_of(p, la, lb, ld)) {
-    fakegpu::report("cuBLASLt: the algorithm was chosen for another shape");
-    return CUBLAS_STATUS_INVALID_VALUE;
+  const Config config = algorithm == nullptr ? Config{} : config_of(*algorithm);
+  {
+    const std::lock_guard lock{mutex};
+    if (!may_run().contains({config, shape_of(p, la, lb, ld)})) {
+      fakegpu::report("cuBLASLt: the algorithm was neither chosen nor checked for this shape");
+      return CUBLAS_STATUS_INVALID_VALUE;
+    }
   }
   const float times = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
   fakegpu::ExternalOperation operation;
@@ -178,8 +294,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   operation.run = [=] {
     for (std::uint64_t column = 0; column < n; ++column)
       for (std::uint64_t row = 0; row < m; ++row) {
-        float parts[2] = {};  // two halves of k, as no host adds them
-        for (std::uint64_t i = 0; i < k; ++i) parts[2 * i >= k] += element(a, la, ta, row, i) * element(b, lb, tb, i, column);
+        float parts[2] = {};  // two halves of k, or what is even and what is odd, as no host adds them
+        for (std::uint64_t i = 0; i < k; ++i)
+          parts[config.id == 1 ? 2 * i >= k : i % 2] += element(a, la, ta, row, i) * element(b, lb, tb, i, column);
         const float sum = times * (parts[1] + parts[0]);
         write(d, ld, row, column, kept == 0 ? sum : sum + kept * element(d, ld, false, row, column));
       }

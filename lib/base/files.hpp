@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,8 @@ class Files {
   virtual std::string missing_mount(const Path&) { return {}; }
   /// From any thread, and without waiting for the storage. Nothing, where nobody keeps count.
   [[nodiscard]] virtual StorageActivity activity() { return {}; }
+  /// From now on operations have so much time, all of them together; nothing: as much as each may take. For a caller that can go on without an answer. Where operations have no limit this does nothing.
+  virtual void set_time_left(std::optional<Duration>) {}
 
   /// Creates, writes, syncs, closes. The name is durable only after sync_directory.
   Result<void> write_durably(const Path& path, ByteSpan data);

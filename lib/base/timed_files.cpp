@@ -55,10 +55,14 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
         answer->emplace(Failure{Code::exhausted, Remedy::retry, error.what()});
       }
     };
-    const Duration limit = limits_.limit_of(bytes);
     std::unique_lock lock{mutex_};
     if (const Task* const stuck = oldest_stuck()) return hangs(*stuck, task->what);
     task->begun = Steady::now();
+    const Duration limit =
+        std::min(limits_.limit_of(bytes), until_ ? std::chrono::duration_cast<Duration>(*until_ - task->begun) : Duration::max());
+    if (limit <= Duration{0})
+      return Failure{Code::deadline_passed, Remedy::retry,
+                     fmt::format("there was no time left for \"{}\": the storage is slow", task->what)};
     ++begun_;
     under_way_.push_back(task);
     if (!give(task)) {
@@ -91,6 +95,10 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
   }
 
   [[nodiscard]] const StorageLimits& limits() const { return limits_; }
+  void set_time_left(std::optional<Duration> time) {
+    const std::lock_guard lock{mutex_};
+    until_ = time ? std::optional{Steady::now() + *time} : std::nullopt;
+  }
 
   [[nodiscard]] StorageActivity activity() {
     const std::lock_guard lock{mutex_};
@@ -184,6 +192,7 @@ class TimedFiles::Helpers : public std::enable_shared_from_this<TimedFiles::Help
   std::size_t closing_ = 0;
   std::size_t idle_ = 0;
   bool is_over_ = false;
+  std::optional<Steady::time_point> until_{};  // for all operations together
 };
 
 namespace {
@@ -362,5 +371,6 @@ std::string TimedFiles::missing_mount(const Path& path) {
   return said.ok() ? *said : std::string{};
 }
 StorageActivity TimedFiles::activity() { return helpers_->activity(); }
+void TimedFiles::set_time_left(std::optional<Duration> time) { helpers_->set_time_left(time); }
 
 }  // namespace elrun::inline v0

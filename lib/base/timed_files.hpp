@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,7 @@ class TimedFiles final : public Files {
   std::string missing_mount(const Path& path) override;
   /// Also of an operation that was given up and is still stuck. Closes are nobody's wait.
   [[nodiscard]] StorageActivity activity() override;
+  void set_time_left(std::optional<Duration> time) override;
 
   class Helpers;
 

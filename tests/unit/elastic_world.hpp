@@ -2,7 +2,9 @@
 /// \file A job of several members in threads, over any number of generations: members go away in mid-exchange, newcomers
 /// come, and whoever is left goes on in the same thread, as a process does under elrun.
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -10,6 +12,8 @@
 #include <mutex>
 #include <thread>
 
+#include "lib/base/failure.hpp"
+#include "tests/support/forwarding_files.hpp"
 #include "tests/unit/job_world.hpp"
 
 namespace elrun::test {
@@ -30,6 +34,8 @@ struct Fate {
   /// Of a split: the one whom it reached has no place in the next generation. It comes back, with its state, when that one grows.
   bool excluded = false;
   std::optional<std::uint32_t> excluded_node{};  ///< The same of all members of that node.
+  bool coordinator_changes = false;              ///< Another coordinator begins the generations after it.
+  bool storage_goes = false;                     ///< The storage does not answer, until a member says from where the world goes on.
 };
 
 /// What members sent each other in one generation, of pieces that have whole granules (votes and words are smaller): out of memory
@@ -103,6 +109,7 @@ class ElasticWorld {
     void went_on_from(const Restoration& from) override {
       const std::lock_guard lock{world_.mutex_};
       world_.restorations_.push_back(from);
+      world_.storage_is_away_ = false;
     }
     Result<void> finished(Deadline) override { return world_.finished(), Result<void>{}; }
     void cannot_go_on(const Failure& why) override { world_.end_generation(place_.membership.generation.number, why); }
@@ -258,11 +265,15 @@ class ElasticWorld {
                     lines_.emplace_back(line);
                   }};
     PosixFiles files;
+    ForwardingFiles may_go{files, [this](const char* verb, const Path& path) -> Result<void> {
+                             return storage_is_away_ ? Result<void>{from_errno(EIO, fmt::format("{} {}", verb, path.string()))}
+                                                     : Result<void>{};
+                           }};
     std::unique_ptr<Memory> arrays;
     try {
       if (arrays_) arrays = arrays_();  // on a device that another member has lost for this process there is none
       JobAccess::drive({.clock = clock_,
-                        .files = files,
+                        .files = storage_may_go_ ? static_cast<Files&>(may_go) : files,
                         .session = person.session,
                         .log = log,
                         .out = [&](std::string_view line) { result.lines.emplace_back(line); },
@@ -339,9 +350,11 @@ class ElasticWorld {
   void end_generation(std::uint64_t number, const Failure& why) {
     std::vector<std::pair<Session::OnOver, Failure>> calls;
     std::shared_ptr<Shared> ended;
+    Generation next;
     {
       const std::lock_guard lock{mutex_};
       if (number != number_) return;
+      next = {number + 1, {{0x1234, lineage_}}};
       for (const auto& p : people_) {
         if (!p->alive || p->over || p->session.place_.membership.generation.number != number) continue;
         p->over = why;
@@ -350,8 +363,7 @@ class ElasticWorld {
       }
     }
     for (const auto& [call, reason] : calls) call(reason);
-    if (ended != nullptr)
-      ended->store.begin_generation({number + 1, {{0x1234, lineage_}}});  // who waits in the store's calls hears it, too
+    if (ended != nullptr) ended->store.begin_generation(next);  // who waits in the store's calls hears it, too
   }
 
   /// Whether this exchange is the member's last one.
@@ -364,6 +376,8 @@ class ElasticWorld {
           fate_->whom % who.world.value() != who.rank.value() || fate_->at != exchange)
         return false;
       fate = *std::exchange(fate_, std::nullopt);
+      if (fate.coordinator_changes) lineage_ = ++lineages_;
+      if (fate.storage_goes) storage_is_away_ = true;
       if (fate.kind == Fate::Kind::leaves) {
         person.comes_back = fate.comes_back;
         person.is_leaving = true;
@@ -407,6 +421,7 @@ class ElasticWorld {
   std::condition_variable changed_;
   std::deque<Fate> fates_;
   std::optional<Fate> fate_;  // of this generation; one that struck is gone, but for a split or a timeout
+  const bool storage_may_go_ = std::ranges::any_of(fates_, &Fate::storage_goes);
   const Program program_;
   const std::vector<std::uint32_t> nodes_;
   const std::function<std::unique_ptr<Memory>()> arrays_;
@@ -422,7 +437,8 @@ class ElasticWorld {
   std::uint64_t number_ = 0;
   // Another coordinator begins to count again, with another lineage. Checkpoints tell jobs on one root apart by it.
   static inline std::atomic<std::uint64_t> lineages_{0};
-  const std::uint64_t lineage_ = ++lineages_;
+  std::uint64_t lineage_ = ++lineages_;
+  std::atomic<bool> storage_is_away_ = false;
   bool over_for_good_ = false;
 };
 

@@ -82,6 +82,24 @@ TEST_CASE("the in-memory checkpoint of two nodes outlives either of them", "[job
     }
 }
 
+TEST_CASE("an in-memory checkpoint is gone on from where coordinator and storage were lost with a node", "[job][in_memory]") {
+  const TemporaryDirectory root;
+  ToyOptions options = in_memory(1, 2);
+  options.checkpoint.directory = root.path(), options.checkpoint.every = 100, options.checkpoint.final_wait = 0s;
+  const bool storage_goes = GENERATE(true, false);
+  CAPTURE(storage_goes);
+  Fate fate{Fate::Kind::dies, 0, late_exchange(1), true, true};
+  fate.coordinator_changes = true, fate.storage_goes = storage_goes;
+  ElasticWorld world{4, {fate}, toy(options), {0, 0, 1, 1}};
+  auto& results = world.wait();
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (!world.was_killed(i)) ended_alike(results[i]);
+  CHECK(said(world, "all go back to the in-memory checkpoint"));
+  CHECK(said(world, "the workers go on with their state as the newest one") == storage_goes);
+  for (const Restoration& told : world.restorations())
+    CHECK((told.checkpoint.empty() || told.checkpoint == in_memory_checkpoint));  // at the job's begin there is none
+}
+
 TEST_CASE("a second worker that dies while the others get the in-memory checkpoint takes nothing of it", "[job][in_memory]") {
   Selection selection;
   for (const int stage : {1, 2, 3})

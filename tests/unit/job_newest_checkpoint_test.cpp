@@ -46,6 +46,58 @@ TEST_CASE("members with an older state find the newest checkpoint on the storage
   }
 }
 
+TEST_CASE("members of another coordinator's generation look at the storage, and go on soon where it does not answer", "[job_saves]") {
+  FaultyFiles files;
+  Saving old{files, 1, {.directory = "/root"}};
+  old.saves.save(6, {{"elrun.step", {}}});
+  const auto newer_than = [](std::uint64_t step) { return [step](const NewestCheckpoint& one) { return one.id.step > step; }; };
+  const auto look = [&](Saving& member, std::uint64_t step) { return member.saves.newest_soon(member.saver(), newer_than(step), true); };
+  const auto away = [](const Path&) { return EIO; };
+  SECTION("the storage answers") {
+    Saving member{files, 2, {.directory = "/root"}};
+    const auto looked = look(member, 3);
+    CHECK(looked.has_answered);
+    REQUIRE(looked.newest);
+    CHECK(looked.newest->id.step == 6);
+    CHECK(member.lines.empty());
+  }
+  SECTION("it is away: they go on after 30 s, or after final_wait where that is shorter") {
+    for (const auto& [final_wait, longest] : {std::pair<Duration, Duration>{24h, 30s}, {5s, 5s}, {0s, 0s}}) {
+      files.broken = away;
+      Saving member{files, 2, {.directory = "/root", .final_wait = final_wait}};
+      const Instant begun = member.clock.now();
+      const auto looked = look(member, 3);
+      CHECK_FALSE(looked.has_answered);
+      CHECK_FALSE(looked.newest);
+      CHECK(member.clock.now() - begun == longest);
+      CHECK(member.said("go on with their state as the newest one"));
+    }
+  }
+  SECTION("the time that the first try took counts") {
+    Saving member{files, 2, {.directory = "/root"}};
+    files.broken = [&](const Path& path) { return member.clock.advance(12s), away(path); };
+    const Instant begun = member.clock.now();
+    CHECK_FALSE(look(member, 3).has_answered);
+    CHECK(member.clock.now() - begun <= 30s + 12s);
+  }
+  SECTION("it comes back") {
+    files.broken = away;
+    Saving member{files, 2, {.directory = "/root"}};
+    member.while_waiting = [&] { files.broken = {}; };
+    CHECK(look(member, 3).newest->id.step == 6);
+  }
+  SECTION("it is away, and an acknowledged checkpoint is newer: it is waited for, as at a start") {
+    files.broken = away;
+    Saving member{files, 2, {.directory = "/root", .final_wait = 300s}};
+    member.session.set_store(old.store.of(Rank{0}));
+    const Instant begun = member.clock.now();
+    CHECK_FALSE(look(member, 6).has_answered);  // but not for one that is older than their state
+    CHECK(member.clock.now() - begun == 30s);
+    CHECK_THROWS_AS(look(member, 3), StorageIsAway);
+    CHECK(member.clock.now() - begun >= 30s + 300s);
+  }
+}
+
 TEST_CASE("what is remembered of a checkpoint in another directory is another job's, and one line says so", "[job_saves]") {
   FaultyFiles files;
   Saving old{files, 1, {.directory = "/root"}};

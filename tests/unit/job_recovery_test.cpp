@@ -68,7 +68,7 @@ TEST_CASE("the stages of a recovery follow each other, and a new generation begi
 
 TEST_CASE("a member has missed none while it has a place in each generation after one in which all had the state", "[recovery]") {
   GenerationRecovery recovery;
-  const auto attends = [&](std::uint64_t number) { return recovery.attend(number), recovery.missed_none(); };
+  const auto attends = [&](std::uint64_t number) { return recovery.attend({number, {{2, 3}}}), recovery.missed_none(); };
   const auto shares = [&](std::uint64_t number) { recovery.share(), recovery.state_came({{number, {{2, 3}}}, Rank{0}, WorldSize{1}}); };
   CHECK_FALSE(attends(1));  // it has no state yet
   shares(4);
@@ -82,8 +82,41 @@ TEST_CASE("a member has missed none while it has a place in each generation afte
   GenerationRecovery next;  // of the program's next run in this process
   next.continue_from(recovery);
   CHECK(next.missed_none() == false);
-  next.attend(11);
+  next.attend({11, {{2, 3}}});
   CHECK(next.missed_none());
+  CHECK_FALSE(next.coordinator_changed());
+}
+
+TEST_CASE("a member knows that another coordinator began its generation, until all have the state there or the storage has answered",
+          "[recovery]") {
+  constexpr Lineage first{{2, 3}}, second{{4, 5}}, third{{6, 7}};
+  GenerationRecovery recovery;
+  const auto attends = [&](std::uint64_t number, Lineage lineage) {
+    recovery.attend({number, lineage});
+    return std::pair{recovery.missed_none(), recovery.coordinator_changed()};
+  };
+  const auto shares = [&](const Generation& here) { recovery.share(), recovery.state_came({here, Rank{0}, WorldSize{1}}); };
+  shares({4, first});
+  CHECK(attends(5, first) == std::pair{true, false});
+  CHECK(attends(6, second) == std::pair{true, true});  // the first one may have begun a 6 with others
+  CHECK(attends(7, second) == std::pair{true, true});  // 6 ended before all had the state
+  SECTION("all have the state") {
+    shares({7, second});
+    CHECK(attends(8, second) == std::pair{true, false});
+    CHECK(attends(9, third) == std::pair{true, true});
+  }
+  SECTION("the storage has answered") {
+    recovery.know_what_was_saved({7, second});
+    CHECK(attends(8, second) == std::pair{true, false});
+    CHECK(attends(10, second) == std::pair{false, false});  // numbers count as ever
+  }
+  SECTION("in the program's next run, too") {
+    GenerationRecovery next;
+    next.continue_from(recovery);
+    next.attend({8, second});
+    CHECK(next.missed_none());
+    CHECK(next.coordinator_changed());
+  }
 }
 
 TEST_CASE("parameters are known to be alike where all members bring them from the generation of their newest step", "[recovery]") {

@@ -231,6 +231,20 @@ TEST_CASE("members may have missed saves where each that has a state had no plac
   CHECK_FALSE(may_have_missed_saves(std::vector{newcomer()}));                             // that world looks at all that is remembered
 }
 
+TEST_CASE("members that missed no number may have missed saves where another coordinator began this generation for each that has a state",
+          "[settle]") {
+  const auto elsewhere = [](MemberStatus s) { return s.coordinator_changed = true, s; };
+  const auto changed = [](const std::vector<MemberStatus>& statuses) { return may_have_missed_saves_of_another_coordinator(statuses); };
+  const MemberStatus away = spare_since(7, 18), here = without_gap(spare_since(8, 29)), moved = elsewhere(here);
+  CHECK(changed({moved, moved, elsewhere(without_gap(newcomer()))}));
+  CHECK(changed({moved, elsewhere(away)}));
+  CHECK_FALSE(changed({moved, here}));  // it was in the last generation of this coordinator
+  CHECK_FALSE(changed({elsewhere(away), newcomer()}));
+  CHECK(may_have_missed_saves(std::vector{elsewhere(away), newcomer()}));  // there is a gap in the numbers
+  CHECK_FALSE(may_have_missed_saves(std::vector{moved, moved}));
+  CHECK_FALSE(changed({elsewhere(without_gap(newcomer()))}));
+}
+
 TEST_CASE("a checkpoint that others saved while all members with a state had no place in the world is newer than that state", "[settle]") {
   const auto all = [&](const SavedCheckpoint& saved) {
     std::vector<MemberStatus> statuses{spare_since(7, 18), spare_since(6, 17), newcomer()};
@@ -482,6 +496,14 @@ TEST_CASE("members without a whole state go on from the newest in-memory checkpo
     CHECK(settle_all(away, {.step = 6, .is_newest = true}).goes_to_memory);
     CHECK_FALSE(settle_all(away, {.step = 7, .is_newest = true}).goes_to_memory);
     CHECK(may_be_saved_beyond(forty(), away, Sums::alike) == 6);
+  }
+  SECTION("it counts where another coordinator began this generation, and nothing has to be asked") {
+    std::vector<MemberStatus> statuses{holding(at_step(8, {3, 0}), {a}), holding(at_step(8, {3, 1}), {b}), newcomer()};
+    for (MemberStatus& s : statuses) s.coordinator_changed = true;
+    CHECK_FALSE(may_be_saved_beyond(forty(), statuses, Sums::alike));
+    CHECK_FALSE(may_have_missed_saves(statuses));
+    CHECK(settle_all(statuses).goes_to_memory);
+    CHECK_FALSE(settle_all(statuses, {7, {3, other_lineage}}).goes_to_memory);  // the storage has a newer one
   }
   SECTION("where nobody goes on from one, that is kept of which all holders have their parts") {
     const HeldCheckpoint newer = part_of(8, 3, {2, 0}), other = part_of(8, 3, {2, 1});

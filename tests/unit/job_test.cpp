@@ -398,7 +398,7 @@ TEST_CASE("a save by time comes after the same steps on all ranks: the leader's 
 TEST_CASE("the pause between tries of a final save grows from 1 s to 30 s and ends with final_wait", "[job]") {
   const Failure full{Code::no_space, Remedy::fix_config, "x"};
   StorageWait save{.wait = 600s, .begun = Instant{} + 5s};
-  Instant now = save.begun;
+  Instant now = *save.begun;
   std::vector<Duration> pauses;
   for (;;) {
     ++save.tries;
@@ -409,7 +409,7 @@ TEST_CASE("the pause between tries of a final save grows from 1 s to 30 s and en
   }
   REQUIRE(pauses.size() > 6);
   CHECK(std::vector<Duration>(pauses.begin(), pauses.begin() + 7) == std::vector<Duration>{1s, 2s, 4s, 8s, 16s, 30s, 30s});
-  CHECK(now == save.begun + 600s);  // the last try is at the very end
+  CHECK(now == *save.begun + 600s);  // the last try is at the very end
   CHECK(pauses.size() < 30);
   CHECK_FALSE(pause_before_next({.wait = 0s, .begun = now, .tries = 1}, full, now));
   for (const Code code : {Code::refused, Code::mismatch, Code::invalid_argument, Code::internal, Code::exhausted})

@@ -120,6 +120,28 @@ TEST_CASE("a storage that answers is the same behind a deadline", "[timed_files]
   CHECK(said(files.read_all("/ckpts/RUN.json", 10_B)) != "");
 }
 
+TEST_CASE("where there is less time for all operations together, none of them takes longer", "[timed_files]") {
+  HangingStorage storage;
+  TimedFiles files{storage.files, {.operation = 300s}};
+  files.set_time_left(limit);
+  CHECK(files.list("/").ok());
+  storage.hang("list");
+  const auto listed = files.list("/");
+  REQUIRE_FALSE(listed.ok());
+  CHECK(listed.failure().code == Code::deadline_passed);
+  CHECK_THAT(listed.failure().what, Contains("list / has not returned for") && Contains("the storage hangs"));
+  storage.release();
+  files.set_time_left(std::nullopt);
+  REQUIRE(works_again(files));
+  files.set_time_left(Duration{0});
+  const auto late = files.list("/");
+  REQUIRE_FALSE(late.ok());
+  CHECK(late.failure().code == Code::deadline_passed);
+  CHECK_THAT(late.failure().what, Contains("no time left for \"list /\""));
+  files.set_time_left(std::nullopt);
+  CHECK(files.list("/").ok());
+}
+
 TEST_CASE("an operation that does not return fails in time, and all others at once until it has returned", "[timed_files]") {
   HangingStorage storage;
   TimedFiles files{storage.files, {.operation = limit}};

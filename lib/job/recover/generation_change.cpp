@@ -71,6 +71,7 @@ MemberStatus GenerationChange::status() const {
   return {.has_state = job_.held.has_state(),
           .has_host_state = job_.held.has_host_state(),
           .missed_none = job_.recovery.missed_none(),
+          .coordinator_changed = job_.recovery.coordinator_changed(),
           .has_begun = job_.held.has_begun(),
           .is_past_restore = job_.held.is_restored(),
           .keeps_position = job_.held.keeps_position(),
@@ -105,10 +106,15 @@ SavedCheckpoint GenerationChange::saved_by_others() {
   const std::vector<MemberStatus>& statuses = job_.recovery.statuses();
   if (!job_.saves.has_directory()) return {.is_newest = true};
   const auto beyond = may_be_saved_beyond(job_.state.layout(), statuses, sums());
-  if (!beyond && (!may_have_missed_saves(statuses) || ELRUN_PLANTED(spares_look_for_no_checkpoint))) return {};
-  const auto looked = job_.saves.newest(saver(), [&](const NewestCheckpoint& one) {
+  const bool has_gap = beyond || may_have_missed_saves(statuses);
+  const bool looks = has_gap || may_have_missed_saves_of_another_coordinator(statuses);
+  if (!looks || (!beyond && ELRUN_PLANTED(spares_look_for_no_checkpoint))) return {};
+  const auto is_newer_than_ours = [&](const NewestCheckpoint& one) {
     return is_newer({one.id.step, one.saved_in}, statuses, sums()) || (beyond && one.id.step > *beyond);
-  });
+  };
+  const auto looked =
+      has_gap ? job_.saves.newest(saver(), is_newer_than_ours) : job_.saves.newest_soon(saver(), is_newer_than_ours, job_.held.has_state());
+  if (looked.has_answered) job_.recovery.know_what_was_saved(job_.world.membership().generation);
   if (!looked.newest) return {.is_newest = looked.has_answered};
   return {looked.newest->id.step, looked.newest->saved_in, looked.has_answered};
 }
@@ -117,7 +123,7 @@ Sums GenerationChange::sums() const { return job_.plan().reduce == Reduce::fast 
 
 void GenerationChange::settle() {
   job_.world.now(Call::meeting);
-  job_.recovery.attend(job_.world.membership().generation.number);
+  job_.recovery.attend(job_.world.membership().generation);
   const Instant begun = job_.host.clock.now();
   expect(job_.world, job_.world.join());
   job_.times.connected(begun, job_.host.clock.now());

@@ -8,10 +8,11 @@
 
 namespace elrun::inline v0 {
 
-void GenerationRecovery::attend(std::uint64_t number) {
-  if (number == no_gap_until_) return;
-  missed_none_ = no_gap_until_ > 0 && number == no_gap_until_ + 1;
-  if (missed_none_) no_gap_until_ = number;
+void GenerationRecovery::attend(const Generation& here) {
+  coordinator_changed_ = here.lineage != coordinator_;
+  if (here.number == no_gap_until_) return;
+  missed_none_ = no_gap_until_ > 0 && here.number == no_gap_until_ + 1;
+  if (missed_none_) no_gap_until_ = here.number;
 }
 
 void GenerationRecovery::gather(JobWorld& world, const MemberStatus& mine) {
@@ -64,6 +65,7 @@ void GenerationRecovery::share() { stage_ = Stage::shared; }
 
 void GenerationRecovery::state_came(const Membership& here) {
   no_gap_until_ = here.generation.number;
+  coordinator_ = here.generation.lineage;
   before_ = {here.generation, here.rank.value(), here.world.value()};
   nodes_before_ = {here.generation, {}};
   for (const MemberStatus& s : statuses_) nodes_before_.names.push_back(s.node);

@@ -26,19 +26,23 @@
 
 namespace elrun::inline v0 {
 
-/// Its 29 methods are the stages, and what `settle` decided, by name.
+/// Its 31 methods are the stages, and what `settle` decided, by name.
 class GenerationRecovery {
  public:
   enum class Stage : std::uint8_t { joining, settled, shared, ready };
   [[nodiscard]] Stage stage() const { return stage_; }
   [[nodiscard]] bool is_ready() const { return stage_ == Stage::ready; }
   void begin() { stage_ = Stage::joining; }
-  /// This member has a place in generation `number`, whatever comes of it.
-  void attend(std::uint64_t number);
-  /// Since all had the state that this member has, it had a place in each generation up to the one that `attend` was told last.
+  /// This member has a place in generation `here`, whatever comes of it.
+  void attend(const Generation& here);
+  /// Since all had the state that this member has, it had a place in each generation up to the one that `attend` was told last, as far as numbers tell.
   [[nodiscard]] bool missed_none() const { return missed_none_; }
+  /// Another coordinator began that one than the generation in which all had that state. The one before may have begun a generation of the same number, without this member.
+  [[nodiscard]] bool coordinator_changed() const { return coordinator_changed_; }
+  /// The storage has said in generation `here`, on all ranks, what others may have saved before it: nothing of the coordinator before is unknown any more.
+  void know_what_was_saved(const Generation& here) { coordinator_ = here.lineage; }
   /// In the process of a run of the program before this one, with the state of that one.
-  void continue_from(const GenerationRecovery& before) { no_gap_until_ = before.no_gap_until_; }
+  void continue_from(const GenerationRecovery& before) { no_gap_until_ = before.no_gap_until_, coordinator_ = before.coordinator_; }
 
   /// Collective: the members' statuses.
   void gather(JobWorld& world, const MemberStatus& mine);
@@ -103,8 +107,9 @@ class GenerationRecovery {
   Copies copies_ = Copies::never_apart;
   PlaceBefore before_;
   PreviousNodes nodes_before_;
-  bool missed_none_ = false;
+  bool missed_none_ = false, coordinator_changed_ = false;
   std::uint64_t no_gap_until_ = 0;  // since all had the state, this member had a place in each generation up to this number
+  Lineage coordinator_{};           // that began the last generation of which nothing is unknown
 };
 
 }  // namespace elrun::inline v0

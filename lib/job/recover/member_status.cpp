@@ -51,6 +51,7 @@ ByteVector encode(const MemberStatus& s) {
   w.put(static_cast<std::uint8_t>(s.has_state));
   w.put(static_cast<std::uint8_t>(s.has_host_state));
   w.put(static_cast<std::uint8_t>(s.missed_none));
+  w.put(static_cast<std::uint8_t>(s.coordinator_changed));
   w.put(static_cast<std::uint8_t>(s.has_begun));
   w.put(static_cast<std::uint8_t>(s.is_past_restore));
   w.put(static_cast<std::uint8_t>(s.keeps_position));
@@ -95,6 +96,7 @@ Result<MemberStatus> decode_member_status(ByteSpan bytes) {
   s.has_state = r.get<std::uint8_t>() != 0;
   s.has_host_state = r.get<std::uint8_t>() != 0;
   s.missed_none = r.get<std::uint8_t>() != 0;
+  s.coordinator_changed = r.get<std::uint8_t>() != 0;
   s.has_begun = r.get<std::uint8_t>() != 0;
   s.is_past_restore = r.get<std::uint8_t>() != 0;
   s.keeps_position = r.get<std::uint8_t>() != 0;

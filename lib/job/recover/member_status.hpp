@@ -59,12 +59,13 @@ constexpr std::uint64_t never_saved = ~std::uint64_t{0};
 
 /// What one member brings. A newcomer has no state. More than 15 fields: one for each fact of it that is decided with.
 struct MemberStatus {
-  bool has_state = false;        ///< Parameters and moments of `knowledge.applied` steps,
-  bool has_host_state = true;    ///< and host state: who got the first from others has the second once all come to next_step().
-  bool missed_none = false;      ///< It had a place in each generation since all had that state: nobody trained without it.
-  bool has_begun = false;        ///< Its program has made or got initial values, or got parts of them: it cannot begin where it is.
-  bool is_past_restore = false;  ///< Its program has left restore(): it may be anywhere in its loop.
-  bool keeps_position = false;   ///< Its program runs again up to restore(), with the state and the place in the loop of its last run.
+  bool has_state = false;      ///< Parameters and moments of `knowledge.applied` steps,
+  bool has_host_state = true;  ///< and host state: who got the first from others has the second once all come to next_step().
+  bool missed_none = false;    ///< It had a place in each generation since all had that state, by their numbers: nobody trained without it,
+  bool coordinator_changed = false;  ///< unless the coordinator before began one of the same number without it.
+  bool has_begun = false;            ///< Its program has made or got initial values, or got parts of them: it cannot begin where it is.
+  bool is_past_restore = false;      ///< Its program has left restore(): it may be anywhere in its loop.
+  bool keeps_position = false;       ///< Its program runs again up to restore(), with the state and the place in the loop of its last run.
   Knowledge knowledge{};
   Decision decision{};          ///< The last one that this member made or heard of; `count` says whether it is that of `knowledge.decided`.
   UpdateValues voted_update{};  ///< For which it voted last, in step `knowledge.voted - 1`; not known where it did not vote for that step.

@@ -123,6 +123,11 @@ bool may_have_missed_saves(std::span<const MemberStatus> statuses) {
          std::ranges::none_of(statuses, [](const MemberStatus& s) { return s.has_state && s.missed_none; });
 }
 
+bool may_have_missed_saves_of_another_coordinator(std::span<const MemberStatus> statuses) {
+  return std::ranges::any_of(statuses, [](const MemberStatus& s) { return s.has_state && s.missed_none; }) &&
+         std::ranges::none_of(statuses, [](const MemberStatus& s) { return s.has_state && s.missed_none && !s.coordinator_changed; });
+}
+
 bool is_newer(const SavedCheckpoint& saved, std::span<const MemberStatus> statuses, Sums sums) {
   const Generation before = newest_generation_before(statuses);
   // Numbers of two lineages do not compare, and a checkpoint that was passed over is on no timeline that another lineage goes on from.

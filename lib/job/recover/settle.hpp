@@ -21,8 +21,12 @@ struct SavedCheckpoint {
   Generation saved_in{};
   bool is_newest = false;  ///< The storage was asked, or there is none: nobody has saved a newer one.
 };
-/// Whether others may have trained, and saved, without any of the members that have a state. So it is where the world is made of spares that were members long ago.
+/// Whether others may have trained, and saved, without any of the members that have a state, as the numbers of their generations tell. So it is where the world is made of spares that were members
+/// long ago.
 [[nodiscard]] bool may_have_missed_saves(std::span<const MemberStatus> statuses);
+/// The same where no number is missing, and another coordinator began this generation than the one of each of those states: the one before may have gone on without them, and all of its members have
+/// ended since. As a rule it has not: it was lost, or handed over.
+[[nodiscard]] bool may_have_missed_saves_of_another_coordinator(std::span<const MemberStatus> statuses);
 /// Whether `saved` has more steps than the state of any member, and is of a later generation than those states: of an earlier one, it was passed over.
 [[nodiscard]] bool is_newer(const SavedCheckpoint& saved, std::span<const MemberStatus> statuses, Sums sums);
 

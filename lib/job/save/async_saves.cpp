@@ -113,8 +113,9 @@ void AsyncSaves::take_memory() {
     host_.log.warning("saves block: " + message(made.failure()));
 }
 
-std::optional<SaveOutcome> AsyncSaves::wait_for_others() {
-  return staging_.wait_until_settled(host_.session.store(), Deadline::after(host_.clock.now(), others_wait));
+std::optional<SaveOutcome> AsyncSaves::wait_for_others(std::optional<Duration> wait) {
+  return staging_.wait_until_settled(host_.session.store(),
+                                     Deadline::after(host_.clock.now(), std::min(others_wait, wait.value_or(others_wait))));
 }
 
 std::optional<SaveOutcome> AsyncSaves::hear(Deadline deadline) {

@@ -28,8 +28,8 @@ class AsyncSaves {
   /// On all ranks, after `open`: takes the slot's memory, where every node has it for its ranks.
   void take_memory();
   /// Before this job looks for a checkpoint: what workers before this one have sealed is on the storage then, or given up. On this rank; how its own save ended, if it
-  /// was heard here.
-  std::optional<SaveOutcome> wait_for_others();
+  /// was heard here. Waits no longer than `wait`.
+  std::optional<SaveOutcome> wait_for_others(std::optional<Duration> wait = std::nullopt);
 
   /// On this rank, until `deadline` at most: how the save under way ended; nothing while it goes on, and where there is none.
   std::optional<SaveOutcome> hear(Deadline deadline);

@@ -25,11 +25,30 @@ constexpr Duration away_wait = 50ms;    // the same, after a time when it did no
 constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
 constexpr Duration final_margin = 30s;  // after the deadline of a save, for its outcome to come here
 constexpr Duration async_look = 250ms;  // at the world, while an asynchronous save is waited for
+constexpr Duration soon = 30s;          // for a look at the storage that a job need not make to go on
+constexpr Duration soon_min = 1s;       // for its one try, where there is no time for a second one
 constexpr Duration final_round = 2s;    // after which ranks that wait for the last save tell each other how it is
 static_assert(StorageLimits{}.longest() < exchange_timeout_min);  // a rank whose storage hangs says so before the others give it up
 
 /// Another job owns the root now.
 bool is_of_another_job(const Failure& why) { return why.code == Code::refused && why.remedy == Remedy::fix_config; }
+
+/// For people, of a look at the storage that failed.
+std::string why_not(const Result<void>& looked) {
+  return may_pass(looked.failure()) ? "the storage does not answer " + looked.failure().what : message(looked.failure());
+}
+
+/// While it lives, all that is done on the storage is over within this time.
+class HurriedFiles {
+ public:
+  HurriedFiles(Files& files, Duration time) : files_{files} { files_.set_time_left(time); }
+  ~HurriedFiles() { files_.set_time_left(std::nullopt); }
+  HurriedFiles(const HurriedFiles&) = delete;
+  HurriedFiles& operator=(const HurriedFiles&) = delete;
+
+ private:
+  Files& files_;
+};
 
 /// Calls `save` until it succeeds or it is no use at once; the last failure. `told` hears of those that another try follows.
 std::optional<Failure> tried_at_once(const std::function<std::optional<Failure>()>& save, const std::function<void(const Failure&)>& told) {
@@ -99,25 +118,50 @@ JobSaves::Looked JobSaves::newest(const Saver& saver, const std::function<bool(c
   StorageWaitReporter reporter{host_.session, host_.files, wait_terms(options_.final_wait)};
   if (options_.async)
     if (const auto outcome = async_.wait_for_others(); outcome && saves_) take_note(*outcome);
-  Saves look{host_.files, host_.clock, host_.log, host_.session, world_, options_, saver, {}, {}, host_.readers};
-  std::optional<NewestCheckpoint> usable;
-  bool is_told = false;
-  const auto looked = retry_.until_it_answers(
-      [&]() -> Result<void> {
-        ELRUN_TRY_ASSIGN(const Saves::Newest known, look.newest());
-        is_told = is_told || (known.acknowledged && is_newer(*known.acknowledged));
-        ELRUN_TRY_ASSIGN(usable, known.usable);
-        return {};
-      },
-      options_.final_wait, reporter);
-  if (looked.ok()) return {true, usable};
-  if (world_.over()) revoked(world_);
-  if (is_told && may_pass(looked.failure())) retry_.give_up(looked.failure());
+  const Told told = look_for_newest(saver, is_newer, Saves::Lookers::all_ranks, options_.final_wait, reporter, std::nullopt);
+  if (told.looked.ok()) return {true, told.usable};
+  if (told.is_newer && may_pass(told.looked.failure())) retry_.give_up(told.looked.failure());
+  if (world_.leads())
+    host_.log.warning("the workers keep their state, for whether others saved a newer one meanwhile cannot be told: " +
+                      why_not(told.looked));
+  return {};
+}
+
+JobSaves::Looked JobSaves::newest_soon(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer, bool has_state) {
+  const Duration wait = std::min<Duration>(options_.final_wait, soon);
+  const Instant begun = host_.clock.now();
+  const Told told = [&] {
+    StorageWaitReporter reporter{host_.session, host_.files, wait_terms(wait)};
+    if (options_.async && !has_state)
+      if (const auto outcome = async_.wait_for_others(wait / 2); outcome && saves_) take_note(*outcome);
+    const HurriedFiles hurried{host_.files, std::max<Duration>(wait, soon_min)};
+    return look_for_newest(saver, is_newer, Saves::Lookers::leader, wait, reporter, begun);
+  }();
+  if (told.looked.ok()) return {true, told.usable};
+  if (told.is_newer && may_pass(told.looked.failure())) return newest(saver, is_newer);
   if (world_.leads())
     host_.log.warning(
-        fmt::format("the workers keep their state, for whether others saved a newer one meanwhile cannot be told: {}",
-                    may_pass(looked.failure()) ? "the storage does not answer " + looked.failure().what : message(looked.failure())));
+        "the workers go on with their state as the newest one. Another coordinator began this generation, and whether the one before went on without them, and "
+        "a newer checkpoint was saved there, cannot be told: " +
+        why_not(told.looked));
   return {};
+}
+
+JobSaves::Told JobSaves::look_for_newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer,
+                                         Saves::Lookers lookers, Duration wait, StorageWaitReporter& reporter,
+                                         std::optional<Instant> since) {
+  Saves look{host_.files, host_.clock, host_.log, host_.session, world_, options_, saver, {}, {}, host_.readers};
+  Told told;
+  told.looked = retry_.until_it_answers(
+      [&]() -> Result<void> {
+        ELRUN_TRY_ASSIGN(const Saves::Newest known, look.newest(lookers));
+        told.is_newer = told.is_newer || (known.acknowledged && is_newer(*known.acknowledged));
+        ELRUN_TRY_ASSIGN(told.usable, known.usable);
+        return {};
+      },
+      wait, reporter, since);
+  if (!told.looked.ok() && world_.over()) revoked(world_);
+  return told;
 }
 
 void JobSaves::hear_unsaved_for(Duration time) {
@@ -360,7 +404,8 @@ void JobSaves::save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_
     if (!pause) {
       Failure last = *why;
       last.what = fmt::format("all {} steps are done, but the final checkpoint could not be saved ({} in {}): {}", step,
-                              trial.tries == 1 ? "1 try" : fmt::format("{} tries", trial.tries), for_people(now - trial.begun), last.what);
+                              trial.tries == 1 ? "1 try" : fmt::format("{} tries", trial.tries),
+                              for_people(now - trial.begun.value_or(now)), last.what);
       throw Error{std::move(last)};
     }
     if (needs_another_fence(trial)) saves_->lose_claim();

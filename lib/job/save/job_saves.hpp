@@ -80,6 +80,10 @@ class JobSaves {
   /// For members that keep their state unless others have saved a newer one. Where it cannot be told what is on the storage the leader warns why. Where the storage does not answer although a
   /// checkpoint was acknowledged that is newer (`is_newer`, the same on all ranks), this ends as `restore` does. Waits for saves of workers before these, and writes nothing.
   [[nodiscard]] Looked newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer);
+  /// The same where a newer one is not likely, and a loss is not to wait for a storage that may have gone with it: the leader alone looks, for `final_wait` and 30 s at most. Where that gets no answer
+  /// the leader warns of it, and they keep their state; but where a newer checkpoint was acknowledged (`is_newer`), this goes on as `newest`. A rank that has a state (`has_state`) knows of all saves
+  /// that were begun on its node, and waits for none of them.
+  [[nodiscard]] Looked newest_soon(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer, bool has_state);
   /// How long ago that was, by this member's clock; without a checkpoint since the job began.
   [[nodiscard]] Duration unsaved_for() const { return record_.age(); }
   /// This member is new and has the state from one that knows that: where a new member leads, time goes on counting.
@@ -106,6 +110,14 @@ class JobSaves {
   void save_at_the_end(std::uint64_t step, const std::vector<Aux>& host_state);
 
  private:
+  /// What came of a look at the storage.
+  struct Told {
+    Result<void> looked{};
+    std::optional<NewestCheckpoint> usable{};  ///< As in Looked.
+    bool is_newer = false;                     ///< A newer one was acknowledged.
+  };
+  [[nodiscard]] Told look_for_newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer,
+                                     Saves::Lookers lookers, Duration wait, StorageWaitReporter& reporter, std::optional<Instant> since);
   /// What all ranks know of their saves.
   AsyncSaves::Agreed heed(const AsyncSaves::Agreed& agreed);
   void save_blocking(std::uint64_t step, const std::vector<Aux>& host_state);

@@ -224,8 +224,8 @@ std::optional<NewestCheckpoint> checkpoint_from(ByteReader& r) {
 
 }  // namespace
 
-Result<Saves::Newest> Saves::newest() {
-  const auto sees = world_.leads() ? Result<RootSight>{RootSight{}} : checkpointer_.sight();
+Result<Saves::Newest> Saves::newest(Lookers lookers) {
+  const auto sees = world_.leads() || lookers == Lookers::leader ? Result<RootSight>{RootSight{}} : checkpointer_.sight();
   ELRUN_TRY_ASSIGN(const KnownElsewhere heard, ask_around(sees.ok() ? *sees : RootSight{}));  // a rank that cannot look says nothing
   ByteWriter leaders;
   if (world_.leads()) {

@@ -1,6 +1,7 @@
 #pragma once
 /// \file Saves and restores of a whole world: the Checkpointer's calls in order, its values carried between ranks.
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -38,8 +39,10 @@ class Saves {
     /// From which `restore` would go on now, as far as the leader sees; nothing where there is none. Fails as `restore` does.
     Result<std::optional<NewestCheckpoint>> usable;
   };
+  /// Whose storage is looked at. Of a difference between the ranks' only a look of all of them tells.
+  enum class Lookers : std::uint8_t { all_ranks, leader };
   /// Writes nothing, and claims no fence. A failure is one of the world.
-  Result<Newest> newest();
+  Result<Newest> newest(Lookers lookers = Lookers::all_ranks);
   /// Commits a checkpoint; the first call claims the root where `restore` has not. `refused` says that a newer job owns the root; after any other failure the world can go on.
   /// `removes_old`: those beyond `keep` go, and what dead saves left.
   Result<void> save(std::uint64_t step, std::span<const Aux> aux, const std::function<Result<void>()>& still_owner,

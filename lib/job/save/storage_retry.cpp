@@ -46,8 +46,9 @@ void StorageRetry::give_up(Failure why) {
   throw StorageIsAway{std::move(why)};
 }
 
-Result<void> StorageRetry::until_it_answers(const std::function<Result<void>()>& once, Duration wait, StorageWaitReporter& reporter) {
-  StorageWait waited{.wait = wait};
+Result<void> StorageRetry::until_it_answers(const std::function<Result<void>()>& once, Duration wait, StorageWaitReporter& reporter,
+                                            std::optional<Instant> since) {
+  StorageWait waited{.wait = wait, .begun = since};
   for (;;) {
     reporter.moved();
     auto done = once();
@@ -62,7 +63,7 @@ Result<void> StorageRetry::until_it_answers(const std::function<Result<void>()>&
     if (!next) {
       Failure last = why;
       last.what = fmt::format("({} in {}): {}", waited.tries == 1 ? "1 try" : fmt::format("{} tries", waited.tries),
-                              for_people(now - waited.begun), last.what);
+                              for_people(now - *waited.begun), last.what);
       return last;
     }
     const std::string words = start_failed(waited, why, *next, now);
@@ -73,7 +74,8 @@ Result<void> StorageRetry::until_it_answers(const std::function<Result<void>()>&
 }
 
 std::optional<Duration> StorageRetry::pause_of_all(StorageWait& wait, const Failure& why, Instant now) {
-  if (wait.tries++ == 0) wait.begun = now;
+  ++wait.tries;
+  if (!wait.begun) wait.begun = now;
   const Duration mine = pause_before_next(wait, why, now).value_or(Duration{-1});
   const Duration leaders = of_leader(world_, mine, "the pause before the storage is tried again");
   return leaders < Duration{0} ? std::nullopt : std::optional{leaders};

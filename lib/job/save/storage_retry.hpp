@@ -41,8 +41,10 @@ class StorageRetry {
   [[nodiscard]] Saves::Loaded load(Saves& saves, Duration wait, StorageWaitReporter& reporter);
   /// After what `until_it_answers` returned.
   [[noreturn]] static void give_up(Failure why);
-  /// Calls `once` until it does not fail as `may_pass` says. After `wait` such a failure is returned as any other one is, and begins with how often that was tried, in brackets.
-  [[nodiscard]] Result<void> until_it_answers(const std::function<Result<void>()>& once, Duration wait, StorageWaitReporter& reporter);
+  /// Calls `once` until it does not fail as `may_pass` says. After `wait` such a failure is returned as any other one is, and begins with how often that was tried, in brackets. The wait is from the first
+  /// failure on, or from `since`.
+  [[nodiscard]] Result<void> until_it_answers(const std::function<Result<void>()>& once, Duration wait, StorageWaitReporter& reporter,
+                                              std::optional<Instant> since = std::nullopt);
   /// Another try of `wait` has failed at `now`: the pause before the next one, or nothing when there is none. By the leader's clock, for all ranks have to try again, or none.
   [[nodiscard]] std::optional<Duration> pause_of_all(StorageWait& wait, const Failure& why, Instant now);
   /// `done`: the steps that the state in memory is of, where there is one.

@@ -35,7 +35,7 @@ bool can_heal(Code code) {
 
 /// A storage that answers, and is not the same for all ranks, is looked at as often as that needs, however long the job waits for one that does not answer.
 Duration left_of(const StorageWait& wait, const Failure& why, Instant now) {
-  return wait.begun + (may_be_seen_yet(why) ? std::max(wait.wait, looks_span) : wait.wait) - now;
+  return wait.begun.value_or(now) + (may_be_seen_yet(why) ? std::max(wait.wait, looks_span) : wait.wait) - now;
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ std::string start_failed(const StorageWait& wait, const Failure& why, Duration p
 std::string final_save_failed(const StorageWait& wait, std::uint64_t step, const Failure& why, Duration pause, Instant now) {
   return fmt::format(
       "all {} steps are done, but try {} of the final checkpoint failed: {}. The state is in memory alone; it is tried again in {}, and {} are left",
-      step, wait.tries, message(why), for_people(pause), for_people(wait.begun + wait.wait - now));
+      step, wait.tries, message(why), for_people(pause), for_people(wait.begun.value_or(now) + wait.wait - now));
 }
 
 }  // namespace elrun::inline v0

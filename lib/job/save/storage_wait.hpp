@@ -16,9 +16,9 @@ namespace elrun::inline v0 {
 
 /// Tries that failed, of the final save or of a start.
 struct StorageWait {
-  Duration wait{};     ///< As the job was told: so long after the first failure it is tried again.
-  Instant begun{};     ///< The first failure.
-  unsigned tries = 0;  ///< So far, all of them failed.
+  Duration wait{};                 ///< As the job was told: so long after `begun` it is tried again.
+  std::optional<Instant> begun{};  ///< The first failure, or an earlier time that counts in its place; nothing: none has failed yet.
+  unsigned tries = 0;              ///< So far, all of them failed.
 };
 
 /// Longer than this nobody waits: a year is for ever, and what is added to it is still a time.

@@ -54,6 +54,7 @@ void Job::Impl::seal() {
 void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
   parts.decided.memory() = std::move(before->parts.decided.memory());
   parts.program_timeout.continue_from(before->parts.program_timeout);
+  parts.array_meeting.continue_from(before->parts.array_meeting);
   before_ = std::move(before);
 }
 

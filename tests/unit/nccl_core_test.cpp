@@ -70,7 +70,7 @@ TEST_CASE("NCCL 2.26 and newer can be used, and every other case says what to do
 TEST_CASE("what a rank says of itself comes back as it was, and nothing else is taken", "[nccl]") {
   NcclFacts root = facts(0);
   const NcclFacts other = facts(1);
-  root.problem = "late", root.here_since = 3, root.late_in = 7, root.late_of = 2;
+  root.problem = "late", root.process = 3, root.late_of = ~std::uint64_t{7};
   CHECK(decode_nccl_facts(encode(root)).value() == root);
   CHECK(decode_nccl_facts(encode(other)).value() == other);
   auto bytes = encode(root);
@@ -103,11 +103,15 @@ TEST_CASE("a world that cannot make a communicator is told which rank is the rea
     CHECK_THAT(why().what, Catch::Contains("rank 1 cannot use NCCL: libnccl.so.2 was not found"));
   }
   SECTION("one was late in a generation, as long as the ranks are those of that one") {
-    all[1].problem = "not made in time", all[1].late_in = 7, all[1].late_of = 3;
-    for (NcclFacts& each : all) each.here_since = 7;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank].process = 50 - rank;
+    all[1].problem = "not made in time", all[1].late_of = processes_of(all);
     CHECK_THAT(why().what, Catch::Contains("rank 1 cannot use NCCL: not made in time; another rank may have stalled"));
-    SECTION("not beside one that came later") {
-      all[2].here_since = 8;
+    SECTION("in other places, too") {
+      std::swap(all[1], all[2]);
+      CHECK_THAT(why().what, Catch::Contains("rank 2 cannot use NCCL: not made in time; another rank may have stalled"));
+    }
+    SECTION("not beside another one in the place of one of them, were it a spare that had been a member long before") {
+      all[2].process = 7;
       CHECK(agree_on_nccl(all).ok());
     }
     SECTION("not without one of them") {
@@ -115,7 +119,7 @@ TEST_CASE("a world that cannot make a communicator is told which rank is the rea
       CHECK(agree_on_nccl(all).ok());
     }
     SECTION("but for good the second time") {
-      all[1].late_in = 0, all[2].here_since = 8;
+      all[1].late_of = 0, all[2].process = 7;
       CHECK_THAT(why().what, !Catch::Contains("stalled"));
     }
   }

@@ -1,17 +1,19 @@
 #include "lib/comm/nccl/facts.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lib/base/bytes.hpp"
+#include "lib/base/digest.hpp"
 
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint8_t format = 2;
+constexpr std::uint8_t format = 3;
 constexpr std::size_t problem_max = 4096, name_max = 256;
 constexpr std::uint32_t ranks_per_root = 128;
 
@@ -30,8 +32,7 @@ std::vector<std::byte> encode(const NcclFacts& facts) {
   out.put_text(std::string_view{facts.device}.substr(0, name_max));
   out.put(static_cast<std::uint8_t>(facts.has_id));
   if (facts.has_id) out.put_raw(facts.id);
-  out.put(facts.here_since);
-  out.put(facts.late_in);
+  out.put(facts.process);
   out.put(facts.late_of);
   return out.take();
 }
@@ -51,9 +52,8 @@ Result<NcclFacts> decode_nccl_facts(std::span<const std::byte> bytes) {
     const ByteSpan id = in.get_raw(facts.id.size());
     std::ranges::copy(id, facts.id.begin());
   }
-  facts.here_since = in.get<std::uint64_t>();
-  facts.late_in = in.get<std::uint64_t>();
-  facts.late_of = in.get<std::uint32_t>();
+  facts.process = in.get<std::uint64_t>();
+  facts.late_of = in.get<std::uint64_t>();
   ELRUN_TRY(in.finish("what a rank says of its NCCL"));
   return facts;
 }
@@ -64,10 +64,17 @@ std::vector<Rank> nccl_roots(WorldSize world) {
   return roots;
 }
 
-bool is_past(const NcclFacts& one, std::span<const NcclFacts> all) {
-  if (one.late_in == 0) return false;
-  return all.size() != one.late_of || std::ranges::any_of(all, [&](const NcclFacts& each) { return each.here_since > one.late_in; });
+std::uint64_t processes_of(std::span<const NcclFacts> all) {
+  std::vector<std::uint64_t> numbers;
+  for (const NcclFacts& each : all) numbers.push_back(each.process);
+  std::ranges::sort(numbers);
+  const Sha256 digest = sha256(std::as_bytes(std::span{numbers}));
+  std::uint64_t out = 0;
+  std::memcpy(&out, digest.data(), sizeof out);
+  return std::max<std::uint64_t>(out, 1);
 }
+
+bool is_past(const NcclFacts& one, std::span<const NcclFacts> all) { return one.late_of != 0 && one.late_of != processes_of(all); }
 
 std::optional<Failure> keeps_from_nccl(std::span<const NcclFacts> facts) {
   std::map<std::pair<std::string, std::string>, std::size_t> devices;
@@ -77,7 +84,7 @@ std::optional<Failure> keeps_from_nccl(std::span<const NcclFacts> facts) {
       return failed(
           Code::refused, Remedy::fix_config, rank,
           fmt::format("rank {} cannot use NCCL: {}{}", rank, each.problem,
-                      each.late_in == 0 ? "" : "; another rank may have stalled, so it is tried again, once, when the members change"));
+                      each.late_of == 0 ? "" : "; another rank may have stalled, so it is tried again, once, when the members change"));
     if (each.version != facts[0].version)
       return failed(Code::mismatch, Remedy::fix_config, rank,
                     fmt::format("rank 0 has NCCL {}, and rank {} has {}: all ranks need the same version", to_string(facts[0].version),

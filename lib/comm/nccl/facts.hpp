@@ -27,11 +27,10 @@ struct NcclFacts {
   std::string host{};    ///< The same for all processes of one kernel, and for no others, unless the user's NCCL_HOSTID says otherwise.
   std::string device{};  ///< The device's PCI address there.
   bool has_id = false;
-  NcclId id{};                   ///< Of a rank where others are to find each other (`nccl_roots`).
-  std::uint64_t here_since = 0;  ///< The number of the generation in which this process first met the others of its job; 0: not said.
-  /// `problem` is that a group was not made in time, in the generation of this number, of so many ranks. It may be the fault of one that stalled. 0: it is for good.
-  std::uint64_t late_in = 0;
-  std::uint32_t late_of = 0;
+  NcclId id{};                ///< Of a rank where others are to find each other (`nccl_roots`).
+  std::uint64_t process = 0;  ///< Random, drawn once by each process; 0: not said.
+  /// `problem` is that these processes (`processes_of`) did not make a group in time. It may be the fault of one that stalled. 0: it is for good.
+  std::uint64_t late_of = 0;
   friend bool operator==(const NcclFacts&, const NcclFacts&) = default;
 };
 
@@ -42,6 +41,8 @@ struct NcclFacts {
 /// The ranks that give an id: one per 128, for a single one becomes the bottleneck of large worlds.
 [[nodiscard]] std::vector<Rank> nccl_roots(WorldSize world);
 
+/// The processes of these ranks, in any order, as one number, which is not 0.
+[[nodiscard]] std::uint64_t processes_of(std::span<const NcclFacts> all);
 /// Whether `one` of `all` was late with others than these: its problem is none any more.
 [[nodiscard]] bool is_past(const NcclFacts& one, std::span<const NcclFacts> all);
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/digest.hpp"
 #include "lib/job/arrays/collective_exchange.hpp"
 
 namespace elrun::inline v0 {
@@ -25,30 +26,30 @@ void ArrayMeeting::tell(const JobWorld& world, std::string what) {
   logged_ = std::move(what);
 }
 
-void ArrayMeeting::note(const JobWorld& world, const Failure& why) {
+void ArrayMeeting::note(std::span<const NcclFacts> all, const Failure& why) {
   if (why.code == Code::generation_over || why.code == Code::peer_lost) return;
   if (is_of_making(why)) {
     problem_ = why.what;
-    if (++makings_late_ < makings_late_most) late_in_ = world.membership().generation.number, late_of_ = world.size();
+    if (++makings_late_ < makings_late_most) late_of_ = processes_of(all);
     return;
   }
   const bool late = why.code == Code::unreachable || why.code == Code::deadline_passed;
   if (!late || ++late_in_a_row_ >= late_in_a_row_most) problem_ = why.what;
 }
 
-NcclFacts ArrayMeeting::facts(const JobWorld& world) {
+NcclFacts ArrayMeeting::facts() {
   NcclFacts mine = groups_.facts(memory_.device());
-  if (here_since_ == 0) here_since_ = world.membership().generation.number;
-  mine.here_since = here_since_;
+  if (process_ == 0) random_bytes(std::as_writable_bytes(std::span{&process_, 1}));
+  mine.process = process_;
   if (!mine.problem.empty() || problem_.empty()) return mine;
   mine.problem = problem_;
-  mine.late_in = late_in_, mine.late_of = late_of_;
+  mine.late_of = late_of_;
   return mine;
 }
 
 Result<void> ArrayMeeting::meet(JobWorld& world) {
   if (memory_.device().kind == DeviceKind::host || world.size() == 1 || !groups_.facts) return {};
-  ELRUN_TRY_ASSIGN(const auto parts, world.all_gather(encode(facts(world))));
+  ELRUN_TRY_ASSIGN(const auto parts, world.all_gather(encode(facts())));
   std::vector<NcclFacts> all;
   for (const ByteVector& part : parts) {
     auto said = decode_nccl_facts(part);
@@ -56,7 +57,7 @@ Result<void> ArrayMeeting::meet(JobWorld& world) {
     if (!said.ok()) return std::move(said).failure();
     all.push_back(std::move(said).value());
   }
-  if (is_past(all[world.rank()], all)) problem_.clear(), late_in_ = 0;
+  if (is_past(all[world.rank()], all)) problem_.clear(), late_of_ = 0;
   if (const auto why = keeps_from_nccl(all)) {
     tell(world, fmt::format("what lies on devices is exchanged through the host's memory: {}", why->what));
     return {};
@@ -67,7 +68,7 @@ Result<void> ArrayMeeting::meet(JobWorld& world) {
       {.device = memory_.device(), .name = "job", .connect = defaults.connect, .lost_peer = world.lost_peer(), .failed = world.ender()});
   if (!joined.ok()) {
     const Failure& why = joined.failure();
-    if (!world.over()) note(world, why);
+    if (!world.over()) note(all, why);
     world.end(why);
     if (why.remedy == Remedy::exit_process) throw Error{why};
     return why;

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <elrun/elrun.hpp>
@@ -46,10 +47,11 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
   bool dies = how == "stop_inside" && !begins_again() && job.prints();
   const char* rank = std::getenv("RANK");
   const bool is_slow = how.starts_with("slow") && rank != nullptr && rank == std::to_string(at);
+  pid_t forked = 0;
   while (auto step = job.next_step()) {
     if (how == "return" && step->number() == at) return;
     if (how == "throw" && step->number() == at) throw 7;
-    if (how == "forked" && step->number() == at && ::fork() == 0) {
+    if (how == "forked" && step->number() == at && (forked = ::fork()) == 0) {
       ::alarm(60);  // by default it ends the process
       ::execlp("/no/such/program", "program", nullptr);
       std::perror("exec");
@@ -72,6 +74,7 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
     job.print("step=" + std::to_string(r.step) + " world=" + std::to_string(r.world) + " ");
     if (how == "stop" && r.step == at) job.stop();
   }
+  if (forked > 0) (void)::waitpid(forked, nullptr, 0);  // it has said what it says, however slow the machine is
   if (how == "export" && rank != nullptr && rank == std::to_string(at)) {
     std::puts("exporting");
     std::fflush(stdout);

@@ -43,4 +43,9 @@ std::string host_for_nccl(std::string boot) {
   return by_user == nullptr || *by_user == '\0' ? boot : "NCCL_HOSTID=" + std::string{by_user};
 }
 
+bool nccl_may_share_devices() {
+  const char* const by_user = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return by_user != nullptr && *by_user != '\0' && std::string_view{by_user} != "0";
+}
+
 }  // namespace elrun::inline v0

@@ -22,4 +22,7 @@ namespace elrun::inline v0 {
 /// What NCCL takes for this process's host: the user's NCCL_HOSTID, or else `boot`. Machines that were cloned with their boot id need the variable.
 [[nodiscard]] std::string host_for_nccl(std::string boot);
 
+/// The user lets NCCL, 2.30 and newer, put several ranks on one device.
+[[nodiscard]] bool nccl_may_share_devices();
+
 }  // namespace elrun::inline v0

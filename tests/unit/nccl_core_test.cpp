@@ -128,12 +128,18 @@ TEST_CASE("a world that cannot make a communicator is told which rank is the rea
     CHECK(why().code == Code::mismatch);
     CHECK_THAT(why().what, Catch::Contains("rank 0 has NCCL 2.28.9, and rank 2 has 2.27.7"));
   }
-  SECTION("two share a device, which a later version decides by itself") {
+  SECTION("two share a device, which a later version allows where the user does, on both") {
     all[2].device = all[1].device;
     CHECK_THAT(why().what, Catch::Contains("ranks 1 and 2 use one device (0000:01:00.0)"));
     CHECK_THAT(why().what, Catch::Contains("NCCL_HOSTID"));
     for (NcclFacts& each : all) each.version = nccl_shares_devices;
+    CHECK_THAT(why().what, Catch::Contains("ranks 1 and 2 use one device"));
+    all[1].shares_device = true;
+    CHECK_THAT(why().what, Catch::Contains("ranks 1 and 2 use one device"));
+    all[2].shares_device = true;
     CHECK(agree_on_nccl(all).ok());
+    all[0].version = all[1].version = all[2].version = {22907};
+    CHECK_THAT(why().what, Catch::Contains("ranks 1 and 2 use one device"));
   }
   SECTION("the same address on another host is another device") {
     all[2].device = all[1].device;

@@ -13,7 +13,7 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::uint8_t format = 3;
+constexpr std::uint8_t format = 4;
 constexpr std::size_t problem_max = 4096, name_max = 256;
 constexpr std::uint32_t ranks_per_root = 128;
 
@@ -30,6 +30,7 @@ std::vector<std::byte> encode(const NcclFacts& facts) {
   out.put(static_cast<std::int32_t>(facts.version.code));
   out.put_text(std::string_view{facts.host}.substr(0, name_max));
   out.put_text(std::string_view{facts.device}.substr(0, name_max));
+  out.put(static_cast<std::uint8_t>(facts.shares_device));
   out.put(static_cast<std::uint8_t>(facts.has_id));
   if (facts.has_id) out.put_raw(facts.id);
   out.put(facts.process);
@@ -45,8 +46,9 @@ Result<NcclFacts> decode_nccl_facts(std::span<const std::byte> bytes) {
   facts.version.code = in.get<std::int32_t>();
   facts.host = in.get_text(name_max);
   facts.device = in.get_text(name_max);
-  const auto has_id = in.get<std::uint8_t>();
-  if (has_id > 1) in.mark_broken();
+  const auto shares = in.get<std::uint8_t>(), has_id = in.get<std::uint8_t>();
+  if (shares > 1 || has_id > 1) in.mark_broken();
+  facts.shares_device = shares == 1;
   facts.has_id = has_id == 1;
   if (facts.has_id) {
     const ByteSpan id = in.get_raw(facts.id.size());
@@ -90,7 +92,8 @@ std::optional<Failure> keeps_from_nccl(std::span<const NcclFacts> facts) {
                     fmt::format("rank 0 has NCCL {}, and rank {} has {}: all ranks need the same version", to_string(facts[0].version),
                                 rank, to_string(each.version)));
     const auto [first, alone] = devices.try_emplace({each.host, each.device}, rank);
-    if (!alone && each.version < nccl_shares_devices)
+    const bool may_share = each.version >= nccl_shares_devices && each.shares_device && facts[first->second].shares_device;
+    if (!alone && !may_share)
       return failed(
           Code::refused, Remedy::fix_config, rank,
           fmt::format(

@@ -26,6 +26,7 @@ struct NcclFacts {
   NcclVersion version{};
   std::string host{};    ///< The same for all processes of one kernel, and for no others, unless the user's NCCL_HOSTID says otherwise.
   std::string device{};  ///< The device's PCI address there.
+  bool shares_device = false;  ///< The user lets NCCL put several ranks on one device (NCCL_MULTI_RANK_GPU_ENABLE).
   bool has_id = false;
   NcclId id{};                ///< Of a rank where others are to find each other (`nccl_roots`).
   std::uint64_t process = 0;  ///< Random, drawn once by each process; 0: not said.

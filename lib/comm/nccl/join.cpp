@@ -20,7 +20,7 @@ namespace {
 
 /// What is wrong with this rank is said, too: the others would wait for it.
 NcclFacts facts_of(const Result<NcclLibrary>& nccl, Device device) {
-  NcclFacts facts{.host = host_for_nccl(boot_of_host())};
+  NcclFacts facts{.host = host_for_nccl(boot_of_host()), .shares_device = nccl_may_share_devices()};
   if (!nccl.ok()) {
     facts.problem = nccl.failure().what;
     return facts;

@@ -19,7 +19,7 @@ struct NcclVersion {
 
 /// Communicators that never block, and their abort, work as elrun needs them from here on.
 constexpr NcclVersion nccl_oldest{22600};
-/// From here on NCCL itself decides whether two ranks may use one device; before, it refuses them.
+/// From here on NCCL lets two ranks use one device, if the user says so on both (NCCL_MULTI_RANK_GPU_ENABLE).
 constexpr NcclVersion nccl_shares_devices{23000};
 
 /// A copy of the library that is loaded in this process.

@@ -131,7 +131,9 @@ void Communicator::join() {
 }
 
 ncclResult_t Communicator::shared_device() const {
-  for (int a = 0; a < ranks_ && settings().version < 23000; ++a)
+  const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  const bool may_share = settings().version >= 23000 && allowed != nullptr && std::strcmp(allowed, "0") != 0;
+  for (int a = 0; a < ranks_ && !may_share; ++a)
     for (int b = 0; b < a; ++b)
       if (std::strcmp(world_->rank(a).device, world_->rank(b).device) == 0) return ncclInvalidUsage;
   return ncclSuccess;

@@ -25,7 +25,7 @@ constexpr Duration away_wait = 50ms;    // the same, after a time when it did no
 constexpr Duration leave_limit = 10s;   // for a save that is being written, before a node that leaves saves once more
 constexpr Duration final_margin = 30s;  // after the deadline of a save, for its outcome to come here
 constexpr Duration async_look = 250ms;  // at the world, while an asynchronous save is waited for
-constexpr Duration soon = 30s;          // for a look at the storage that a job need not make to go on
+constexpr Duration soon = 5s;           // for a look at the storage that a job need not make to go on
 constexpr Duration soon_min = 1s;       // for its one try, where there is no time for a second one
 constexpr Duration final_round = 2s;    // after which ranks that wait for the last save tell each other how it is
 static_assert(StorageLimits{}.longest() < exchange_timeout_min);  // a rank whose storage hangs says so before the others give it up

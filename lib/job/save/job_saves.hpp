@@ -80,7 +80,7 @@ class JobSaves {
   /// For members that keep their state unless others have saved a newer one. Where it cannot be told what is on the storage the leader warns why. Where the storage does not answer although a
   /// checkpoint was acknowledged that is newer (`is_newer`, the same on all ranks), this ends as `restore` does. Waits for saves of workers before these, and writes nothing.
   [[nodiscard]] Looked newest(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer);
-  /// The same where a newer one is not likely, and a loss is not to wait for a storage that may have gone with it: the leader alone looks, for `final_wait` and 30 s at most. Where that gets no answer
+  /// The same where a newer one is not likely, and a loss is not to wait for a storage that may have gone with it: the leader alone looks, for `final_wait` and 5 s at most. Where that gets no answer
   /// the leader warns of it, and they keep their state; but where a newer checkpoint was acknowledged (`is_newer`), this goes on as `newest`. A rank that has a state (`has_state`) knows of all saves
   /// that were begun on its node, and waits for none of them.
   [[nodiscard]] Looked newest_soon(const Saver& saver, const std::function<bool(const NewestCheckpoint&)>& is_newer, bool has_state);

@@ -64,7 +64,9 @@ if(NOT ELRUN_SANITIZE)  # half a minute of two processors as it is; the seeds go
   add_test(NAME sim_job_cut_regressions COMMAND elrun_sim --job --cut --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/job_cut_regressions.txt)
   add_test(NAME sim_job_cut_planted COMMAND elrun_sim --job --cut --planted all --seeds 600 --nodes 5)
   add_test(NAME sim_job_crashes COMMAND elrun_sim --job --exhaustive --crashes 1)
-  set_tests_properties(sim_exhaustive sim_job_seeds sim_job_regressions sim_job_planted sim_job_cut_seeds sim_job_cut_regressions sim_job_cut_planted sim_job_crashes PROPERTIES LABELS simulation TIMEOUT 1800)
+  # Of the crashes of whole nodes. The others are `elrun_sim --job --exhaustive --crashes 1 --nodes-die --world mirrored`.
+  add_test(NAME sim_job_node_crashes COMMAND elrun_sim --job --exhaustive --crashes 1 --nodes-die --world "three workers of two nodes, optimizer mirrored")
+  set_tests_properties(sim_exhaustive sim_job_seeds sim_job_regressions sim_job_planted sim_job_cut_seeds sim_job_cut_regressions sim_job_cut_planted sim_job_crashes sim_job_node_crashes PROPERTIES LABELS simulation TIMEOUT 1800)
 endif()
 if(TARGET elrun_launcher AND TARGET elrun)
   add_test(NAME sim_planted_absent COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/sim/planted_absent.sh

@@ -46,8 +46,10 @@ step; a broken rule ends the run with its trace and the line that replays it.
                                                 its steps, votes and recovery; --planted, --seed, --regressions as above
   elrun_sim --job --exhaustive [--crashes C] [--world TEXT] [--planted NAME|all]
                                                 small worlds and two steps, with a crash at every action of every worker, and
-                                                after each of those (C: 2, the default) another one at every later action;
-                                                --world: those alone that have this text in their name
+            [--nodes-die]                       after each of those (C: 2, the default) another one at every later action;
+                                                --nodes-die: also with all workers of its node, and with its host;
+                                                --world: those alone that have this text in their name, and also worlds
+                                                that are looked at only so ("mirrored" has 20 of them)
 
   elrun_sim --cut --seeds N [--job] [...]       worlds in which pairs of nodes cannot reach each other, though all reach the
                                                 coordinator; --planted, --seed, --job as above
@@ -68,7 +70,8 @@ struct Options {
   std::uint64_t from = 0, seeds = 0, states = ~std::uint64_t{0};
   std::uint32_t nodes = 5, scale = 0, crashes = 2;
   std::string planted, regressions, world;
-  bool job = false, cut = false, exhaustive = false, one = false, quiet = false, help = false, keep_going = false;
+  bool job = false, cut = false, exhaustive = false, one = false, quiet = false, help = false, keep_going = false,
+       nodes_die = false;
   unsigned threads = std::max(1u, std::thread::hardware_concurrency());
 };
 
@@ -77,11 +80,13 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i];
     if (name == "--help" || name == "-h") return options.help = true, options;
-    if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive" || name == "--job" || name == "--cut") {
+    if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive" || name == "--job" || name == "--cut" ||
+        name == "--nodes-die") {
       (name == "--quiet"        ? options.quiet
        : name == "--exhaustive" ? options.exhaustive
        : name == "--job"        ? options.job
        : name == "--cut"        ? options.cut
+       : name == "--nodes-die"  ? options.nodes_die
                                 : options.keep_going) = true;
       continue;
     }
@@ -230,12 +235,13 @@ int exhaustive_planted(const Options& options) {
 std::optional<std::pair<std::string_view, CrashFound>> crash_everywhere(Bug bug, const Options& options, bool told) {
   std::uint64_t runs = 0;
   for (const SmallWorld& world : small_worlds) {
-    if (world.name.find(options.world) == world.name.npos) continue;
+    if (world.name.find(options.world) == world.name.npos || (world.by_hand && options.world.empty())) continue;
     const auto begin = std::chrono::steady_clock::now();
-    const CrashSearch search = crash_at_every_action(world, options.crashes, options.threads, bug);
+    const CrashSearch search = crash_at_every_action(world, options.crashes, options.nodes_die, options.threads, bug);
     runs += search.runs;
+    const std::string back = search.went_back == 0 ? "" : fmt::format(", {} of them did applied steps again", search.went_back);
     if (told)
-      fmt::print("{}: {} actions, {} runs, {:.1f} s{}\n", world.name, search.actions, search.runs,
+      fmt::print("{}: {} actions, {} runs{}, {:.1f} s{}\n", world.name, search.actions, search.runs, back,
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), search.found ? ": FOUND" : "");
     std::fflush(stdout);
     if (search.found) return std::pair{world.name, *search.found};

@@ -23,7 +23,8 @@ struct SmallWorld {
   Placement placement;
   std::uint64_t saves_every = 0;  ///< 0: there are no checkpoints.
   std::uint64_t in_memory_every = 0;
-  Duration grows_at{};  ///< The last node comes then, while the others train; 0: with them.
+  Duration grows_at{};   ///< The last node comes then, while the others train; 0: with them.
+  bool by_hand = false;  ///< Looked at only where its name is asked for.
   [[nodiscard]] bool grows() const { return grows_at > Duration{0}; }
 };
 inline constexpr auto small_worlds = std::to_array<SmallWorld>({
@@ -49,6 +50,27 @@ inline constexpr auto small_worlds = std::to_array<SmallWorld>({
     {"three workers, optimizer sharded, in memory", {1, 1, 1}, zero(1), 0, 1},
     {"three workers of two nodes, all sharded, in memory", {2, 1, 0}, zero(3), 0, 1},
     {"two workers and a third, optimizer sharded, in memory", {1, 1, 1}, zero(1), 0, 1, 1500ms},
+    // With those above: mirrored state of all stages, in all placements of up to five workers on two and three nodes.
+    {"two workers, optimizer and gradients mirrored", {1, 1, 0}, mirrored(zero(2)), 0, 0, {}, true},
+    {"two workers, all mirrored", {1, 1, 0}, mirrored(zero(3)), 0, 0, {}, true},
+    {"three workers, optimizer and gradients mirrored", {1, 1, 1}, mirrored(zero(2)), 0, 0, {}, true},
+    {"three workers of two nodes, optimizer mirrored", {2, 1, 0}, mirrored(zero(1)), 0, 0, {}, true},
+    {"three workers of two nodes, optimizer and gradients mirrored", {2, 1, 0}, mirrored(zero(2)), 0, 0, {}, true},
+    {"one and two workers, optimizer mirrored", {1, 2, 0}, mirrored(zero(1)), 0, 0, {}, true},
+    {"one and two workers, optimizer and gradients mirrored", {1, 2, 0}, mirrored(zero(2)), 0, 0, {}, true},
+    {"one and two workers, all mirrored", {1, 2, 0}, mirrored(zero(3)), 0, 0, {}, true},
+    {"two and two workers, optimizer mirrored", {2, 2, 0}, mirrored(zero(1)), 0, 0, {}, true},
+    {"two and two workers, optimizer and gradients mirrored", {2, 2, 0}, mirrored(zero(2)), 0, 0, {}, true},
+    {"two and two workers, all mirrored", {2, 2, 0}, mirrored(zero(3)), 0, 0, {}, true},
+    {"three workers and one, optimizer mirrored", {3, 1, 0}, mirrored(zero(1)), 0, 0, {}, true},
+    {"three workers and one, optimizer and gradients mirrored", {3, 1, 0}, mirrored(zero(2)), 0, 0, {}, true},
+    {"three workers and one, all mirrored", {3, 1, 0}, mirrored(zero(3)), 0, 0, {}, true},
+    {"four workers of three nodes, optimizer and gradients mirrored", {2, 1, 1}, mirrored(zero(2)), 0, 0, {}, true},
+    {"four workers of three nodes, all mirrored", {2, 1, 1}, mirrored(zero(3)), 0, 0, {}, true},
+    {"five workers of three nodes, optimizer mirrored", {2, 2, 1}, mirrored(zero(1)), 0, 0, {}, true},
+    {"five workers of three nodes, optimizer and gradients mirrored", {2, 2, 1}, mirrored(zero(2)), 0, 0, {}, true},
+    {"five workers of three nodes, all mirrored", {2, 2, 1}, mirrored(zero(3)), 0, 0, {}, true},
+    {"three workers of two nodes, all mirrored, saved", {2, 1, 0}, mirrored(zero(3)), 1, 0, {}, true},
 });
 
 struct CrashFound {
@@ -59,9 +81,11 @@ struct CrashFound {
 struct CrashSearch {
   std::uint64_t actions = 0;  ///< Of a run in which nothing goes wrong
   std::uint64_t runs = 0;
+  std::uint64_t went_back = 0;  ///< Runs in which a step that a living member had applied was done again
   std::optional<CrashFound> found;
 };
-/// `crashes`: 1 or 2. What the one who crashes has sent and is under way arrives in one half of the runs, and not in the other.
-[[nodiscard]] CrashSearch crash_at_every_action(const SmallWorld& world, std::uint32_t crashes, unsigned threads, Bug bug);
+/// `crashes`: 1 or 2. With `nodes_die` there are runs in which all workers of the node end with the one that crashes, and runs in which
+/// their host loses its power; the others go on without it, and it comes back. What the one who crashes has sent and is under way arrives in one half of the runs, and not in the other.
+[[nodiscard]] CrashSearch crash_at_every_action(const SmallWorld& world, std::uint32_t crashes, bool nodes_die, unsigned threads, Bug bug);
 
 }  // namespace elrun::sim

@@ -52,16 +52,8 @@ void Simulation::inject(FaultKind kind) {
     case FaultKind::host_crash: {
       if (!agent) return;
       note("the host loses power", agent);
-      const HostId host = process(*agent).host;
-      const Slot slot = agents_.at(*agent).slot;
-      for (HostId other = 0; other < hosts_.size(); ++other)
-        if (other != host) lose_touch(host, other, {});
-      hosts_[host] = false;
-      for (std::uint32_t i = 0; i < processes_.size(); ++i)
-        if (processes_[i].host == host) crash(ProcessId{i}, true);
-      hosts_.push_back(true);  // the node comes back as another machine
-      nodes_[slot].host = static_cast<HostId>(hosts_.size() - 1);
-      return back(slot);
+      lose_power(*agent);
+      return back(agents_.at(*agent).slot);
     }
     case FaultKind::replaced_while_frozen: {
       if (!agent || nodes_[agents_.at(*agent).slot].agent != agent || process(*agent).paused || agents_.at(*agent).finished) return;
@@ -168,6 +160,17 @@ void Simulation::inject(FaultKind kind) {
     }
     case FaultKind::count: return;
   }
+}
+
+void Simulation::lose_power(ProcessId agent) {
+  const HostId host = process(agent).host;
+  for (HostId other = 0; other < hosts_.size(); ++other)
+    if (other != host) lose_touch(host, other, {});
+  hosts_[host] = false;
+  for (std::uint32_t i = 0; i < processes_.size(); ++i)
+    if (processes_[i].host == host) crash(ProcessId{i}, true);
+  hosts_.push_back(true);  // the node comes back as another machine
+  nodes_[agents_.at(agent).slot].host = static_cast<HostId>(hosts_.size() - 1);
 }
 
 // From here on nothing goes wrong, and whoever is needed comes back.

@@ -129,6 +129,11 @@ struct LooksAgain {};  ///< A program at what it waits for
 struct JobInjected {
   JobFault kind;
 };
+/// In the instant in which one of its workers crashed.
+struct NodeDies {
+  ProcessId agent;
+  bool with_host = false;  ///< Else its workers alone
+};
 struct CutBegins {
   std::size_t which;
 };
@@ -175,8 +180,8 @@ using Happening =
     std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, GuardArrives, OutsiderArrives, UplinkEnds, DownlinkEnds, ConnectLimit,
                  ConnectAgain, HeartbeatDue, SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed,
                  ChildEnded, ToWorker, SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, IsReady, Vote, PeerGone, Injected,
-                 Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal, ParcelArrives, PeerLost, LooksAgain, JobInjected, CutBegins,
-                 CutLooks, SaysUnreachable, SlotLineSays, SlotPacket, SlotLineEnds, FromWriter, WriterHangsUp, WriterReply, WriterLooks,
-                 WriterReadsAll, SaveIsOver, CopyIsMade>;
+                 Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal, ParcelArrives, PeerLost, LooksAgain, JobInjected, NodeDies,
+                 CutBegins, CutLooks, SaysUnreachable, SlotLineSays, SlotPacket, SlotLineEnds, FromWriter, WriterHangsUp, WriterReply,
+                 WriterLooks, WriterReadsAll, SaveIsOver, CopyIsMade>;
 
 }  // namespace elrun::sim

@@ -13,6 +13,8 @@ Channel between(ProcessId from, ProcessId to, const Generation& generation) {
   return {Channel::Kind::peers, std::uint64_t{from.value()} << 32 | to.value(), generation.number};
 }
 
+constexpr Duration lost_node_returns_after = 8s;  // when the others have gone on without it
+
 /// Members of one generation. A worker that was started beside one has a rank beyond theirs, and no peers until it has a place in a later one.
 bool are_peers(const Membership& a, const Membership& b) {
   return a.generation == b.generation && a.rank.value() < b.world.value() && b.rank.value() < a.world.value();
@@ -37,6 +39,8 @@ void Simulation::prepare_jobs() {
   std::get<DecidedOnce>(checkers_.all).plan = profile_.job.plan;
   std::get<NothingLost>(checkers_.all).plan = profile_.job.plan;
   if (profile_.job.checkpoint.directory.empty()) std::get<CheckpointsHold>(checkers_.all).every = profile_.job.checkpoint.in_memory_every;
+  std::get<OneLossIsFree>(checkers_.all).has_copies = profile_.nodes > 1 && profile_.job.plan.placement.optimizer != Sharding::sharded &&
+                                                      profile_.faults.empty() && profile_.cuts.empty() && profile_.job.faults.empty();
   std::get<SavesHold>(checkers_.all).is_calm = profile_.faults.empty() && profile_.cuts.empty() && profile_.job.faults.empty() &&
                                                profile_.job.crashes_at.empty() && profile_.job.writer_crashes_at.empty() &&
                                                profile_.slow_messages == 0 && !profile_.worker_faults;
@@ -110,6 +114,14 @@ Simulation::AtAction Simulation::action_of(ProcessId id, bool may_wait) {
   const std::vector<std::uint64_t>& crashes = profile_.job.crashes_at;
   if (!healed_ && std::find(crashes.begin(), crashes.end(), actions_) != crashes.end()) {
     note(fmt::format("crashes at action {}", actions_), id);
+    const ProcessId agent = workers_.at(id).agent;
+    DiedTogether died{{id}};
+    if (profile_.job.crash_of != CrashOf::worker) {
+      for (const auto& [other, worker] : workers_)
+        if (other != id && worker.agent == agent && process(other).alive) died.workers.push_back(other);
+      happen(now_, {}, NodeDies{agent, profile_.job.crash_of == CrashOf::node});
+    }
+    see(died);
     see(WorkerFailedByItself{id, workers_.at(id).generation});
     exit_worker(id, {.exit_code = 0, .signal = SIGKILL});
     return AtAction::ends;
@@ -226,6 +238,21 @@ void Simulation::job_failed(ProcessId id, const Failure& why) {
 }
 
 void Simulation::program_is_over(ProcessId id, int code) { happen_after(random(100ms), id, WorkerExits{{.exit_code = code}}); }
+
+void Simulation::on(const NodeDies& e) {
+  if (e.with_host) {
+    note("the host loses power", e.agent);
+    if (!process(e.agent).alive) return;
+    lose_power(e.agent);
+    return happen_after(lost_node_returns_after, {}, AgentArrives{agents_.at(e.agent).slot});
+  }
+  for (const ProcessId id : alive(Process::Kind::worker)) {
+    if (workers_.at(id).agent != e.agent) continue;
+    note("dies with its node's other workers", id);
+    see(WorkerFailedByItself{id, workers_.at(id).generation});
+    exit_worker(id, {.exit_code = 0, .signal = SIGKILL});
+  }
+}
 
 void Simulation::on(const JobInjected& e) {
   if (e.kind == JobFault::writer_crash || e.kind == JobFault::writer_pause) {

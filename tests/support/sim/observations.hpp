@@ -232,6 +232,10 @@ struct WentOn {
   std::uint64_t step = 0;
   bool passes_over = false;  ///< A newer one, and says so.
 };
+/// They crashed at one action: one worker, or all of a node.
+struct DiedTogether {
+  std::vector<ProcessId> workers;
+};
 struct JobEnded {
   ProcessId worker;
   std::uint64_t steps = 0, state = 0;

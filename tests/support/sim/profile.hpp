@@ -45,6 +45,13 @@ enum class JobFault : std::uint8_t {
   writer_pause,     ///< It stands still, at once or between two operations on the storage
 };
 
+/// What ends with a worker that crashes at an action.
+enum class CrashOf : std::uint8_t {
+  worker,   ///< Nothing else
+  workers,  ///< All workers of its node; its agent starts others
+  node,     ///< Power off: its agent, too, and nobody is told. It is back later, as another machine
+};
+
 /// The workers of two nodes cannot reach each other, while both nodes reach the coordinator.
 struct PairCut {
   std::uint32_t a = 0, b = 0;  ///< Nodes, as they are numbered at the start
@@ -59,8 +66,9 @@ struct JobProfile {
   CheckpointOptions checkpoint;
   std::vector<JobFault> faults;
   std::vector<std::uint64_t> crashes_at;  ///< Actions of all workers together, in their order: whose it is ends there
-  bool parcels_die = false;               ///< With a worker that crashes goes what it has sent and is under way; else that is up to chance
-  bool parcels_live = false;              ///< Nothing of that goes
+  CrashOf crash_of = CrashOf::worker;
+  bool parcels_die = false;   ///< With a worker that crashes goes what it has sent and is under way; else that is up to chance
+  bool parcels_live = false;  ///< Nothing of that goes
   std::vector<std::uint64_t> writer_crashes_at;  ///< The same, of operations of all `elrun ckptd` on the storage
   std::uint64_t crash_at_seal = 0;               ///< Whose slot is sealed as this one of all ends before it can say so; 0: nobody.
   Duration storage_operation{};                  ///< Up to so long each of those takes.

@@ -183,6 +183,8 @@ class Simulation {
   [[nodiscard]] std::uint64_t generations() const { return generations_; }
   /// Of workers whose Jobs are the product's.
   [[nodiscard]] std::uint64_t actions() const { return actions_; }
+  /// A step that a living member had applied was done again.
+  [[nodiscard]] bool went_back() const { return std::get<OneLossIsFree>(checkers_.all).went_back; }
 
  private:
   friend class Explorer;
@@ -319,6 +321,7 @@ class Simulation {
 
   // faults.cpp
   void inject(FaultKind kind);
+  void lose_power(ProcessId agent);
   void heal();
   void note(const std::string& what, std::optional<ProcessId> whom);
   void watch_liveness();
@@ -369,6 +372,7 @@ class Simulation {
   void on(ProcessId to, const PeerLost& e);
   void on(ProcessId to, const LooksAgain& e);
   void on(const JobInjected& e);
+  void on(const NodeDies& e);
   void on(const CutBegins& e);
   void on(ProcessId to, const SaysUnreachable& e);
   void on(ProcessId to, const SlotLineSays& e);
@@ -451,6 +455,7 @@ class Simulation {
 struct Outcome {
   std::optional<Violation> violation;
   std::uint64_t events = 0, generations = 0, actions = 0;
+  bool went_back = false;
 };
 [[nodiscard]] Outcome simulate(const Profile& profile);
 /// The same run again, every line of it.

@@ -322,7 +322,7 @@ void Simulation::record(std::string line) {
 Outcome simulate(const Profile& profile) {
   Simulation simulation{profile, false};
   simulation.run();
-  return {simulation.violation(), simulation.events(), simulation.generations(), simulation.actions()};
+  return {simulation.violation(), simulation.events(), simulation.generations(), simulation.actions(), simulation.went_back()};
 }
 
 std::deque<std::string> trace_of(const Profile& profile, std::size_t lines) {

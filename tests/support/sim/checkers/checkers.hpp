@@ -12,6 +12,7 @@
 #include "tests/support/sim/checkers/generations_grow.hpp"
 #include "tests/support/sim/checkers/guards_tell_of_the_dead.hpp"
 #include "tests/support/sim/checkers/nothing_lost.hpp"
+#include "tests/support/sim/checkers/one_loss_is_free.hpp"
 #include "tests/support/sim/checkers/one_membership.hpp"
 #include "tests/support/sim/checkers/one_verdict.hpp"
 #include "tests/support/sim/checkers/ranks_differ.hpp"
@@ -42,7 +43,7 @@ class Checkers {
   Report report;
   std::tuple<OneMembership, WorldFits, GenerationsGrow, RanksDiffer, Fenced, StaleIsRefused, FaultsStayLocal, SurvivorsStayTogether,
              SparesAreWelcome, OneVerdict, StoreIsLinear, SameState, DecidedOnce, NothingLost, BadNodeHarmsItself, CutsCostOne,
-             GuardsTellOfTheDead, SavesHold, CheckpointsHold>
+             GuardsTellOfTheDead, SavesHold, CheckpointsHold, OneLossIsFree>
       all;
 };
 

@@ -37,12 +37,14 @@ elrun_library(sim_scale
   SOURCES support/sim/scale.cpp ${PROJECT_SOURCE_DIR}/rendezvous/net/wire.cpp
   PUBLIC elrun::sim_cores
   PRIVATE elrun_rendezvous_proto fmt::fmt)
-elrun_simulates(sim_cores sim_job)
+# False losses of nodes that stand still for a while.
+elrun_library(sim_stalls SOURCES support/sim/stalls.cpp PUBLIC elrun::sim_cores PRIVATE fmt::fmt)
+elrun_simulates(sim_cores sim_job sim_stalls)
 elrun_checks(elrun_sim_world)
 target_compile_options(elrun_sim_scale PRIVATE ${ELRUN_QUICK_TO_COMPILE})  # protobuf brings -pthread, and then no precompiled headers serve
 
 # The planted copies as objects: from archives, the linker may take the product's, which come with the job.
-elrun_executable(elrun_sim SOURCES sim/main.cpp $<TARGET_OBJECTS:elrun_sim_cores> $<TARGET_OBJECTS:elrun_sim_job> LINK elrun::sim_world elrun::sim_scale Threads::Threads)
+elrun_executable(elrun_sim SOURCES sim/main.cpp $<TARGET_OBJECTS:elrun_sim_cores> $<TARGET_OBJECTS:elrun_sim_job> LINK elrun::sim_world elrun::sim_scale elrun::sim_stalls Threads::Threads)
 elrun_checks(elrun_sim)
 
 # The long campaign is `elrun_sim --seeds 5000 --nodes 5`.
@@ -50,10 +52,12 @@ add_test(NAME sim_seeds COMMAND elrun_sim --seeds 500 --nodes 5)
 add_test(NAME sim_regressions COMMAND elrun_sim --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/regressions.txt)
 add_test(NAME sim_planted COMMAND elrun_sim --planted all --nodes 5)
 add_test(NAME sim_scale COMMAND elrun_sim --scale 1000)
+# The long count is `elrun_sim --stalls`.
+add_test(NAME sim_stalls COMMAND elrun_sim --stalls --node-hours 20)
 add_test(NAME sim_cut_seeds COMMAND elrun_sim --cut --seeds 200 --nodes 5)
 add_test(NAME sim_cut_regressions COMMAND elrun_sim --cut --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/cut_regressions.txt)
 add_test(NAME sim_cut_planted COMMAND elrun_sim --cut --planted all --seeds 200 --nodes 5)
-set_tests_properties(sim_seeds sim_regressions sim_planted sim_scale sim_cut_seeds sim_cut_regressions sim_cut_planted PROPERTIES LABELS simulation TIMEOUT 300)
+set_tests_properties(sim_seeds sim_regressions sim_planted sim_scale sim_stalls sim_cut_seeds sim_cut_regressions sim_cut_planted PROPERTIES LABELS simulation TIMEOUT 300)
 if(NOT ELRUN_SANITIZE)  # half a minute of two processors as it is; the seeds go the same ways
   add_test(NAME sim_exhaustive COMMAND elrun_sim --exhaustive --states 50000)  # three of the five searches are whole; all are with run.sh --full
   # Workers that run the product's Job. The long ones are `elrun_sim --job --seeds 20000 --nodes 5` and `elrun_sim --job --exhaustive`.

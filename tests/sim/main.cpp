@@ -18,6 +18,7 @@
 #include "tests/support/sim/explorer.hpp"
 #include "tests/support/sim/scale.hpp"
 #include "tests/support/sim/simulation.hpp"
+#include "tests/support/sim/stalls.hpp"
 
 namespace elrun::sim {
 namespace {
@@ -27,6 +28,7 @@ constexpr std::size_t shown_lines = 60;
 constexpr std::uint64_t planted_seeds_max = 4000;
 constexpr std::uint32_t scale_nodes_max = 100'000;
 static_assert(scale_nodes_max < nodes_limit);  // and a spare
+constexpr std::uint64_t node_hours_max = 1'000'000, silence_seconds_max = 60;
 
 constexpr std::string_view usage =
     R"(elrun_sim: runs elrun's own cores (round, supervisor, store) in a simulated world of agents, workers and coordinators:
@@ -58,6 +60,12 @@ step; a broken rule ends the run with its trace and the line that replays it.
                                                 replaced, the coordinator is stopped, then replaced; messages, bytes,
                                                 processor time and memory of Round, and what it costs by the model
 
+  elrun_sim --stalls [--node-hours N] [--silence S] [--times T] [--from SEED]
+                                                how many living nodes are lost in N hours of a node (10000) because their
+                                                machines stand still T times as often as real ones (100), with limits of
+                                                silence of 1, 2, 3, 5 and 10 s, or of S seconds; for three kinds of machines
+            [--world TEXT]                      or for those that have this text in their name
+
   --keep-going    goes on after a broken rule: one line for each seed that breaks one
   --threads T     how many seeds run at one time (default: as many as there are processors)
   --quiet         of a single seed no trace
@@ -69,8 +77,9 @@ for a wrong command line. A seed means the same run on every machine, until the 
 struct Options {
   std::uint64_t from = 0, seeds = 0, states = ~std::uint64_t{0};
   std::uint32_t nodes = 5, scale = 0, crashes = 2;
+  std::uint64_t node_hours = 10'000, silence = 0, times = 100;
   std::string planted, regressions, world;
-  bool job = false, cut = false, exhaustive = false, one = false, quiet = false, help = false, keep_going = false,
+  bool job = false, cut = false, exhaustive = false, one = false, quiet = false, help = false, keep_going = false, stalls = false,
        nodes_die = false;
   unsigned threads = std::max(1u, std::thread::hardware_concurrency());
 };
@@ -80,12 +89,13 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i];
     if (name == "--help" || name == "-h") return options.help = true, options;
-    if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive" || name == "--job" || name == "--cut" ||
+    if (name == "--quiet" || name == "--keep-going" || name == "--exhaustive" || name == "--job" || name == "--cut" || name == "--stalls" ||
         name == "--nodes-die") {
       (name == "--quiet"        ? options.quiet
        : name == "--exhaustive" ? options.exhaustive
        : name == "--job"        ? options.job
        : name == "--cut"        ? options.cut
+       : name == "--stalls"     ? options.stalls
        : name == "--nodes-die"  ? options.nodes_die
                                 : options.keep_going) = true;
       continue;
@@ -105,12 +115,17 @@ std::optional<Options> parse(const std::vector<std::string>& arguments) {
       else if (name == "--states") options.states = number;
       else if (name == "--crashes" && number >= 1 && number <= 2) options.crashes = static_cast<std::uint32_t>(number);
       else if (name == "--nodes" && number >= 1 && number <= 1000) options.nodes = static_cast<std::uint32_t>(number);
+      else if (name == "--node-hours" && number >= 1 && number <= node_hours_max) options.node_hours = number;
+      else if (name == "--silence" && number >= 1 && number <= silence_seconds_max) options.silence = number;
+      else if (name == "--times" && number >= 1 && number <= 1000) options.times = number;
       else if (name == "--scale" && number >= 10 && number <= scale_nodes_max) options.scale = static_cast<std::uint32_t>(number);
       else if (name == "--threads" && number >= 1 && number <= 1024) options.threads = static_cast<unsigned>(number);
       else return {};
     }
   }
-  if (options.seeds == 0 && options.scale == 0 && !options.exhaustive && options.planted.empty() && options.regressions.empty()) return {};
+  if (options.seeds == 0 && options.scale == 0 && !options.stalls && !options.exhaustive && options.planted.empty() &&
+      options.regressions.empty())
+    return {};
   return options;
 }
 
@@ -372,6 +387,41 @@ int scale(std::uint32_t nodes) {
   return broken.empty() ? exit_clean : exit_found;
 }
 
+// Nobody is lost without a stall that is nearly as long as the limit, and who stands still for longer is lost: but for one in ten, whose coordinator
+// stood still as well, or who had no place just then.
+int stalls(const Options& options) {
+  std::vector<std::uint64_t> limits{1, 2, 3, 5, 10};
+  if (options.silence > 0) limits = {options.silence};
+  const StallSetup setup{options.node_hours, options.from, static_cast<double>(options.times), options.threads};
+  std::vector<std::string> broken;
+  fmt::print(
+      "living nodes lost in {} node-hours, stalls {} times as often as real ones, seed {}; in brackets: of them, because the coordinator stood still\n\n| machines |",
+      setup.node_hours, options.times, setup.seed);
+  for (const std::uint64_t limit : limits) fmt::print(" {} s |", limit);
+  fmt::print(" stalls |\n|---|");
+  for (std::size_t i = 0; i <= limits.size(); ++i) fmt::print("---|");
+  fmt::print("\n");
+  for (const Surroundings& surroundings : all_surroundings()) {
+    if (surroundings.name.find(options.world) == surroundings.name.npos) continue;
+    fmt::print("| {} |", surroundings.name);
+    std::fflush(stdout);
+    StallCount last;
+    for (const std::uint64_t limit : limits) {
+      last = count_false_losses(surroundings, limit * 1s, setup);
+      fmt::print(" {}{} |", last.lost(), last.unreturned > 0 ? fmt::format(" ({})", last.unreturned) : "");
+      std::fflush(stdout);
+      const auto where = [&](std::string_view what) { return fmt::format("{}, {} s: {}", surroundings.name, limit, what); };
+      if (!last.wrong.empty()) broken.push_back(where(last.wrong));
+      if (last.may == 0 && last.lost() > 0) broken.push_back(where("nodes were lost, and none stood still for so long"));
+      if (last.silent < last.must - std::min(last.must, 2 + last.must / 10))
+        broken.push_back(where(fmt::format("{} stalls were longer, and no more nodes were lost", last.must)));
+    }
+    fmt::print(" {} |\n", last.stalls);
+  }
+  for (const std::string& sentence : broken) fmt::print("a bound is broken: {}\n", sentence);
+  return broken.empty() ? exit_clean : exit_found;
+}
+
 int run(const std::vector<std::string>& arguments) {
   const std::optional<Options> options = parse(arguments);
   if (!options) {
@@ -384,6 +434,7 @@ int run(const std::vector<std::string>& arguments) {
     return exit_clean;
   }
   if (options->scale > 0) return scale(options->scale);
+  if (options->stalls) return stalls(*options);
   if (options->exhaustive) return options->job ? crash_searches(*options) : exhaustive(*options);
   if (options->planted == "all") return all_planted(*options);
   if (!options->regressions.empty()) return regressions(*options);

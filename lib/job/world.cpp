@@ -37,16 +37,17 @@ const char* name_of_call(std::uint16_t call) {
   return "a call that this version does not know";
 }
 
-void JobWorld::End::set(const Failure& failure) {
+bool JobWorld::End::set(const Failure& failure) {
   {
     const std::lock_guard lock{mutex};
-    if (over.load(std::memory_order_relaxed)) return;
+    if (over.load(std::memory_order_relaxed)) return false;
     why = failure;
     over.store(true, std::memory_order_release);
     if (peers != nullptr) peers->revoke(failure);
   }
   const std::lock_guard lock{arrays_mutex};
   if (arrays != nullptr) arrays->revoke(failure);
+  return true;
 }
 
 JobWorld::JobWorld(Session& session, JoinPeers join, WorldArrays arrays)

@@ -98,9 +98,9 @@ class JobWorld {
   [[nodiscard]] bool over() const { return end_->over.load(std::memory_order_acquire); }
   [[nodiscard]] Failure why_over() const;
   void end(const Failure& why) { end_->set(why); }
-  /// The same of this generation, from any thread and as long as the process lives.
-  [[nodiscard]] std::function<void(const Failure&)> ender() const {
-    return [end = end_](const Failure& why) { end->set(why); };
+  /// The same of this generation, from any thread and as long as the process lives. True: it was not over before.
+  [[nodiscard]] std::function<bool(const Failure&)> ender() const {
+    return [end = end_](const Failure& why) { return end->set(why); };
   }
 
   /// What this rank's program is in, for all exchanges but those of rounds. From the job's thread.
@@ -156,7 +156,7 @@ class JobWorld {
     // Apart from the others: who revokes a device's exchange may wait for a thread that asks the peers.
     std::mutex arrays_mutex;
     ArrayExchange* arrays = nullptr;
-    void set(const Failure& failure);
+    bool set(const Failure& failure);  // true: it is the first one
   };
   struct Beside {
     std::vector<SendList> sends;

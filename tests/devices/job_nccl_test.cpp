@@ -100,7 +100,10 @@ TEST_CASE("a store that is away while a group is made costs that generation, and
   const auto failures = std::make_shared<std::atomic<int>>(0);
   DeviceGroups groups = by_nccl;
   groups.join = [=](Session& session, const DeviceGroupToJoin& group) -> Result<std::unique_ptr<DeviceCollectives>> {
-    if (failures->fetch_add(1) < 2) return why;
+    if (failures->fetch_add(1) < 2) {
+      if (remedy == Remedy::abort_group) group.failed(why);  // as an owner of a communicator does before it aborts
+      return why;
+    }
     return join_device_collectives(session, group);
   };
   const auto born = std::make_shared<std::atomic<int>>(0);
@@ -129,8 +132,11 @@ TEST_CASE("a group that was not made in time is tried again with other members, 
   const auto tries = std::make_shared<std::atomic<int>>(0);
   DeviceGroups groups = by_nccl;
   groups.join = [=](Session& session, const DeviceGroupToJoin& group) -> Result<std::unique_ptr<DeviceCollectives>> {
-    if (session.place().membership.rank == Rank{0} && tries->fetch_add(1) < late)
-      return Failure{Code::deadline_passed, Remedy::abort_group, "NCCL did not make it in time"};
+    if (session.place().membership.rank == Rank{0} && tries->fetch_add(1) < late) {
+      const Failure why{Code::deadline_passed, Remedy::abort_group, "NCCL did not make it in time"};
+      group.failed(why);
+      return why;
+    }
     return join_device_collectives(session, group);
   };
   const auto born = std::make_shared<std::atomic<int>>(0);

@@ -97,6 +97,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   using Request = OwnerMailbox::Request;
   struct Running {
     std::uint64_t number;
+    Stream stream;
     OwnedEvent begin, end;
     WorkPromise promise;
     bool event_over = false;
@@ -179,6 +180,18 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     return text == nullptr ? "" : text;
   }
 
+  /// The program's own work before a call is not over.
+  [[nodiscard]] static bool is_ahead(const OwnedEvent& begin) {
+    const auto begun = runtime::is_done(begin.view());
+    return begun.ok() && !*begun;
+  }
+
+  /// Before a later call of the same stream are NCCL's own kernels.
+  [[nodiscard]] bool is_first_in_stream(std::size_t i) const {
+    return std::none_of(running_.begin(), running_.begin() + static_cast<std::ptrdiff_t>(i),
+                        [&](const Running& each) { return !each.event_over && each.stream.handle() == running_[i].stream.handle(); });
+  }
+
   /// First the events, then NCCL's answer: what NCCL says after an event holds for what was before it.
   Next look() {
     std::vector<std::size_t> over;
@@ -191,11 +204,10 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
       }
       if (running_[i].event_over) over.push_back(i);
       else drained = false;
-      if (life_.state() == CommunicatorState::aborting && !running_[i].event_over) {
-        const auto begun = runtime::is_done(running_[i].begin.view());
-        ahead |= begun.ok() && !*begun;
-      }
+      if (life_.state() == CommunicatorState::aborting && !running_[i].event_over && is_first_in_stream(i))
+        ahead |= is_ahead(running_[i].begin);
     }
+    for (const OwnedEvent& begin : begun_in_vain_) ahead |= is_ahead(begin);
     ncclResult_t answer = ncclSuccess;
     if (comm_ != nullptr) answered("ncclCommGetAsyncError", nccl_.comm_get_async_error(comm_, &answer));
     if (issuing_ != nullptr) ask_device(issuing_->name, result_of(answer), issuing_->stream);
@@ -268,7 +280,8 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
       pause = std::min(2 * pause, look_last);
     }
     if (next == Next::give_up) give_up();
-    if (!life_.has_failed()) watch(*std::move(running), request->stream);
+    if (life_.has_failed()) begun_in_vain_.push_back(std::move(running->begin));
+    else watch(*std::move(running), request->stream);
     if (life_.has_failed()) failed_in_issue_.push_back(request);  // told once it is aborted
     else mailbox_.issued(*request, {});
   }
@@ -276,7 +289,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   /// An event before the call tells whether what the program put into the stream before it is over. Nothing: the device failed, and so has the communicator.
   std::optional<Running> running_from(std::uint64_t number, const Request& request) {
     try {
-      Running running{number, spare_event(), spare_event(), request.promise, false};
+      Running running{number, request.stream, spare_event(), spare_event(), request.promise, false};
       running.begin.record(request.stream);
       return running;
     } catch (const Error& error) {  // of the device layer: the device is lost, or has no memory
@@ -342,9 +355,11 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
     if (helper_.joinable()) helper_.detach();  // it holds this object
     why.rank = group_.place.me.rank;
     why.generation = group_.place.me.generation;
-    if (life_.state() == CommunicatorState::stuck)
+    if (life_.state() == CommunicatorState::stuck) {
       for (Running& each : running_)
-        for (OwnedEvent* event : {&each.begin, &each.end}) (void)new OwnedEvent{std::move(*event)};  // NOLINT: what is stuck is left alone
+        for (OwnedEvent* event : {&each.begin, &each.end}) begun_in_vain_.push_back(std::move(*event));
+      (void)new std::vector<OwnedEvent>{std::move(begun_in_vain_)};  // NOLINT: what is stuck is left alone
+    }
     for (const Running& each : running_) each.promise.end(why);
     running_.clear();
     for (const auto& each : failed_in_issue_) mailbox_.issued(*each, why);
@@ -366,6 +381,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   std::shared_ptr<Request> issuing_;
   std::vector<std::shared_ptr<Request>> failed_in_issue_;
   std::vector<OwnedEvent> spare_events_;
+  std::vector<OwnedEvent> begun_in_vain_;  // before calls that failed while they were issued
   bool reported_made_ = false;
   std::thread helper_;  // aborts
 };

@@ -1,5 +1,7 @@
 #include "lib/job/arrays/array_meeting.hpp"
 
+#include <atomic>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -63,12 +65,15 @@ Result<void> ArrayMeeting::meet(JobWorld& world) {
     return {};
   }
   const GroupOptions defaults;
-  auto joined = groups_.join(
-      session_,
-      {.device = memory_.device(), .name = "job", .connect = defaults.connect, .lost_peer = world.lost_peer(), .failed = world.ender()});
+  const auto is_own = std::make_shared<std::atomic<bool>>(false);  // it was this rank's failure that ended the generation
+  auto joined = groups_.join(session_, {.device = memory_.device(),
+                                        .name = "job",
+                                        .connect = defaults.connect,
+                                        .lost_peer = world.lost_peer(),
+                                        .failed = [is_own, end = world.ender()](const Failure& why) { is_own->store(end(why)); }});
   if (!joined.ok()) {
     const Failure& why = joined.failure();
-    if (!world.over()) note(all, why);
+    if (!world.over() || *is_own) note(all, why);
     world.end(why);
     if (why.remedy == Remedy::exit_process) throw Error{why};
     return why;

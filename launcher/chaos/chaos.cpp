@@ -256,7 +256,7 @@ class Chaos {
   }
 
   Result<void> one_run(Orphans& orphans, const std::string& name, std::vector<Fault> plan, Duration limit,
-                       std::optional<std::uint32_t> step_voices) {
+                       std::optional<StepVoices> step_voices) {
     run_.reset();
     const std::string directory = directory_of(name);
     std::error_code error;

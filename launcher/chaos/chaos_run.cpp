@@ -20,8 +20,12 @@ constexpr Duration look_interval = 20ms, slow_period = 20ms, slow_slice_min = 1m
 constexpr Duration count_time = 1s;           ///< For more workers than were told of to be seen, once those are there.
 constexpr Duration last_output_timeout = 1s;  ///< Of the job, read after a launcher ended with success.
 constexpr Duration others_limit = 15s;        ///< Once a launcher ended with success, for those that were away by then.
-constexpr Duration back_after = 1s;           ///< A worker that lives so long after its node's fault is over belongs to the job again.
+constexpr Duration back_after =
+    15s;  ///< A worker that lives so long after its node's fault is over works for the job again, also where it says nothing.
 constexpr std::size_t event_log_max = 64 << 20;
+
+/// So many lines of a step there can be: all workers say it.
+StepVoices all_voices(const FaultWorld& world) { return {.of_node = world.workers, .of_all = world.nodes * world.workers}; }
 
 std::string text_of_file(const std::string& path) {
   std::ifstream file{path, std::ios::binary | std::ios::ate};
@@ -91,7 +95,7 @@ ChaosRun::ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Cloc
            [this] { wake_in(Duration{0}); }},
       holds_{loop},
       rehearsal_{setting_.plan, setting_.job.options.world},
-      steps_{setting_.job.options.step_mark, setting_.step_voices.value_or(setting_.job.options.world.workers)},
+      steps_{setting_.job.options.step_mark, setting_.step_voices.value_or(all_voices(setting_.job.options.world))},
       states_{setting_.job.options.world, setting_.job.options.state_mark, setting_.job.options.step_mark, setting_.job.options.role} {
   for (const Fault& fault : setting_.plan) records_.push_back({.fault = fault});
 }
@@ -112,6 +116,9 @@ std::vector<pid_t> ChaosRun::abort() {
 }
 
 void ChaosRun::saw(std::uint32_t node, std::string_view line) {
+  // What an agent says of itself is no sign that its workers have a place in the job.
+  if (const auto away = away_.find(node); !first_success_ && away != away_.end() && away->second && !line.starts_with("[elrun "))
+    away_.erase(away);
   // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
   if (first_success_ && away_.contains(node) && clock_.now() - *first_success_ > last_output_timeout) return;
   steps_.saw(line, node, clock_.now() - job_.began(), states_.saw(line, node));

@@ -49,10 +49,10 @@ class ChaosRun {
  public:
   struct Setting {
     RehearsedSetting job;
-    std::vector<Fault> plan{};                   ///< Empty: undisturbed.
-    std::optional<Duration> limit{};             ///< Of the whole run; none: it may take as long as it wants.
-    const SmallDisk* disk = nullptr;             ///< That `fill` fills.
-    std::optional<std::uint32_t> step_voices{};  ///< As the undisturbed run had them. Nothing: any that a node has workers for.
+    std::vector<Fault> plan{};                ///< Empty: undisturbed.
+    std::optional<Duration> limit{};          ///< Of the whole run; none: it may take as long as it wants.
+    const SmallDisk* disk = nullptr;          ///< That `fill` fills.
+    std::optional<StepVoices> step_voices{};  ///< As the undisturbed run had them. Nothing: any that there are workers for.
   };
   using Say = std::function<void(const std::string&)>;
   ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Clock& clock, Setting setting, Say say, std::function<void()> over);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -61,7 +62,7 @@ ReportJson json_of(const RunFacts& run) {
                   {"step_lines", run.step_lines},
                   {"states_of_killed", run.states_of_killed},
                   {"steps_again", run.steps_again},
-                  {"ranks_of_a_node_that_say_steps", run.step_voices},
+                  {"lines_of_a_step", {{"of_one_node", run.step_voices.of_node}, {"of_all", run.step_voices.of_all}}},
                   {"step_span_seconds", seconds(run.step_span)},
                   {"notes", run.notes}};
   json["state"] = run.states.size() == 1 ? ReportJson(run.states[0].state) : ReportJson(nullptr);
@@ -184,17 +185,22 @@ void StepTimeline::saw(std::string_view line, std::uint32_t node, Duration at, b
   const auto step = number_after(line, mark_);
   if (!step) return;
   if (is_final_state && highest_ == step) return;
-  Times& said = said_[node];
-  const bool is_forgotten = said.size() == steps_kept && *step < said.begin()->first;
-  const std::uint32_t times = is_forgotten ? voices_ + 1 : ++said[*step];
+  const std::uint32_t by_node = note(by_node_[node], *step), by_all = note(by_all_, *step);
   if (newest_ && *step <= *newest_) {
-    if (times <= voices_) return void(voices_heard_ = std::max(voices_heard_, times));  // another rank, or another node
-    said_.clear();
-    said_[node][*step] = 1;
-  } else if (said.size() > steps_kept) {
-    said.erase(said.begin());
+    if (by_node <= voices_.of_node && by_all <= voices_.of_all) {  // another rank's
+      heard_ = {std::max(heard_.of_node, by_node), std::max(heard_.of_all, by_all)};
+      return;
+    }
+    by_node_ = {{node, {{*step, 1}}}}, by_all_ = {{*step, 1}};
   }
   count(*step, at);
+}
+
+std::uint32_t StepTimeline::note(Times& said, std::uint64_t step) {
+  if (said.size() == steps_kept && step < said.begin()->first) return std::numeric_limits<std::uint32_t>::max();
+  const std::uint32_t times = ++said[step];
+  if (said.size() > steps_kept) said.erase(said.begin());
+  return times;
 }
 
 void StepTimeline::count(std::uint64_t step, Duration at) {

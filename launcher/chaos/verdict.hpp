@@ -16,12 +16,16 @@
 
 namespace elrun::inline v0::launcher {
 
+/// How many lines of one step there are while nothing is done again: of the node that says it most often, and of all nodes together. At least 1.
+struct StepVoices {
+  std::uint32_t of_node = 1, of_all = 1;
+};
+
 /// When the program said its steps. Pure: lines with their times in. Where several ranks say each step, the first line of a step counts, and the others are its echo.
 class StepTimeline {
  public:
-  /// `mark`: what stands before the number of a step in a line, as `step=`. Empty: steps are not looked for. `voices`: so many ranks of one node say a step, at most. A node that says a
-  /// step more often has gone back to it.
-  StepTimeline(std::string mark, std::uint32_t voices) : mark_{std::move(mark)}, voices_{voices} {}
+  /// `mark`: what stands before the number of a step in a line, as `step=`. Empty: steps are not looked for. `voices`: a step that is said more often was gone back to.
+  StepTimeline(std::string mark, StepVoices voices) : mark_{std::move(mark)}, voices_{voices} {}
   /// `is_final_state`: it says the final state, and with it perhaps the last step once more.
   void saw(std::string_view line, std::uint32_t node, Duration at, bool is_final_state = false);
 
@@ -31,8 +35,7 @@ class StepTimeline {
   [[nodiscard]] std::uint64_t again() const {
     return again_;
   }  ///< Steps that had been said before, or one above them, and were gone back to.
-  /// The ranks of a node that say each step: the most lines of one step that came from one node. At least 1.
-  [[nodiscard]] std::uint32_t voices_heard() const { return voices_heard_; }
+  [[nodiscard]] StepVoices voices_heard() const { return heard_; }
   /// From the first line to the last.
   [[nodiscard]] Duration span() const { return at_.empty() ? Duration{0} : at_.back() - at_.front(); }
   /// The longest part of [from, until) in which no line came, between the first line of all and the last; nothing without such a part.
@@ -43,16 +46,18 @@ class StepTimeline {
   static constexpr std::size_t lines_max = 4'000'000;  ///< What comes later is not remembered.
 
  private:
-  using Times = std::map<std::uint64_t, std::uint32_t>;  // how often one node has said a step since the job last went back
+  using Times = std::map<std::uint64_t, std::uint32_t>;  // how often a step was said since the job last went back
+  [[nodiscard]] static std::uint32_t note(Times& said, std::uint64_t step);
   void count(std::uint64_t step, Duration at);
 
-  static constexpr std::size_t steps_kept = 4096;  // of each node; what is said of an older one is a step that was gone back to
+  static constexpr std::size_t steps_kept = 4096;  // of each node; an older one that is said was gone back to
   std::string mark_;
-  std::uint32_t voices_, voices_heard_ = 1;
+  StepVoices voices_, heard_;
   std::optional<std::uint64_t> highest_, newest_;  // of all, and since the job last went back
   std::uint64_t again_ = 0;
-  std::map<std::uint32_t, Times> said_;  // by node
-  std::vector<Duration> at_;             // of each line that counts, in order
+  std::map<std::uint32_t, Times> by_node_;
+  Times by_all_;
+  std::vector<Duration> at_;  // of each line that counts, in order
 };
 
 /// Where the time of a run went, as the agent with the longest account of it said: its line `elrun.time`.
@@ -94,7 +99,7 @@ struct RunFacts {
   bool states_of_killed = false;        ///< They were said by workers that were killed after that, and by no other.
   std::optional<std::uint64_t> step{};  ///< The highest that the program said.
   std::uint64_t step_lines = 0, steps_again = 0;
-  std::uint32_t step_voices = 1;       ///< The ranks of one node that say each step.
+  StepVoices step_voices{};
   Duration step_span{};                ///< From the first to the last line with a step.
   std::optional<Duration> step_gap{};  ///< The median of the times between two.
   std::optional<ReportedTimes> times{};

@@ -235,7 +235,7 @@ TEST_CASE("a node that was away for a moment and works again is judged as any ot
            "d=$1/lives; mkdir -p $d\nwait_for() { while [ ! -e $d/$1 ]; do sleep 0.05; done; }\n"
            "case ${1##*/}$2 in\n"
            "  disturbed0) wait_for 1.2; sleep 2;;\n"
-           "  disturbed1) if [ -e $d/1.1 ]; then touch $d/1.2; sleep 5; echo state=b; exit 7; else touch $d/1.1; sleep 1000; fi;;\n"
+           "  disturbed1) if [ -e $d/1.1 ]; then touch $d/1.2; echo again; sleep 5; echo state=b; exit 7; else touch $d/1.1; sleep 1000; fi;;\n"
            "esac\necho state=a\n"),
        "{run}", "{node}"});
   const Ended ended = finish(*chaos);
@@ -249,9 +249,11 @@ TEST_CASE("a worker that is stopped goes on in its time when another node has en
   const ChaosFolder folder;
   folder.write("plan", "100ms stop rank 1 for 2s\n");
   // Each node is a job of its own here, and node 0 ends at once.
-  const auto chaos =
-      folder.start({"--plan", folder / "plan", "--nnodes", "2", "--limit", "60s", "--launcher", program_path("elrun") + " --no_python",
-                    "--", folder.script("sleep 0.5; [ $1 = 0 ] || sleep 0.5; echo state=a\n"), "{node}"});
+  const auto chaos = folder.start({"--plan", folder / "plan", "--nnodes", "2", "--limit", "60s", "--launcher",
+                                   program_path("elrun") + " --no_python", "--",
+                                   folder.script("touch $2/lives$1; while [ ! -e $2/lives0 ] || [ ! -e $2/lives1 ]; do sleep 0.05; done\n"
+                                                 "sleep 0.5; [ $1 = 0 ] || sleep 0.5; echo state=a\n"),
+                                   "{node}", "{run}"});
   const Ended ended = finish(*chaos);
   INFO(ended.output);
   CHECK(ended.code == 0);

@@ -140,7 +140,7 @@ TEST_CASE("a run that failed is judged before its state", "[chaos]") {
 }
 
 TEST_CASE("steps are counted, and those that were said before are told apart", "[chaos]") {
-  StepTimeline steps{"step=", 1};
+  StepTimeline steps{"step=", {}};
   const auto say = [&](const char* line, Duration at) { steps.saw(line, 0, at); };
   say("step=1 loss=2", 1s);
   say("no step here", 1100ms);
@@ -165,7 +165,7 @@ TEST_CASE("steps are counted, and those that were said before are told apart", "
     CHECK(steps.pause(8s, Duration::max()) == std::nullopt);
   }
   SECTION("without a mark there are none") {
-    StepTimeline none{"", 1};
+    StepTimeline none{"", {}};
     none.saw("step=1", 0, 1s);
     CHECK(none.lines() == 0);
     CHECK_FALSE(none.pause(0s, 10s));
@@ -173,7 +173,7 @@ TEST_CASE("steps are counted, and those that were said before are told apart", "
 }
 
 TEST_CASE("where all ranks say each step, it counts once, until they go back", "[chaos]") {
-  StepTimeline steps{"step=", 2};
+  StepTimeline steps{"step=", {.of_node = 2, .of_all = 4}};
   const auto say = [&](std::uint32_t node, int step, Duration at) { steps.saw(fmt::format("step={}", step), node, at); };
   for (int step = 1; step <= 3; ++step)  // two ranks of each of two nodes; those of node 1 are a step behind
     for (const auto& [node, behind] : {std::pair{0u, 0}, {0u, 0}, {1u, 1}, {1u, 1}})
@@ -182,7 +182,7 @@ TEST_CASE("where all ranks say each step, it counts once, until they go back", "
   CHECK(steps.lines() == 3);
   CHECK(steps.again() == 0);
   CHECK(steps.median_gap() == 1s);
-  CHECK(steps.voices_heard() == 2);
+  CHECK((steps.voices_heard().of_node == 2 && steps.voices_heard().of_all == 4));
   for (int step = 2; step <= 4; ++step)  // back to step 2
     for (const std::uint32_t node : {0u, 0u, 1u, 1u}) say(node, step, step * 1s + 4s);
   CHECK(steps.highest() == 4);
@@ -190,12 +190,21 @@ TEST_CASE("where all ranks say each step, it counts once, until they go back", "
   CHECK(steps.again() == 2);
   CHECK(steps.pause(3s, Duration::max()) == 3s);
   SECTION("also a long way") {
-    StepTimeline long_job{"step=", 2};
+    StepTimeline long_job{"step=", {.of_node = 2, .of_all = 2}};
     for (int step = 1; step <= 10'000; ++step) long_job.saw(fmt::format("step={}", step), 0, 1s * step);
     for (int step = 5; step <= 10'001; ++step) long_job.saw(fmt::format("step={}", step), 0, 1s * (10'000 + step));
     CHECK(long_job.again() == 9'996);
     CHECK(long_job.lines() == 10'000 + 9'997);
   }
+}
+
+TEST_CASE("steps are done again also where another node says them", "[chaos]") {
+  StepTimeline steps{"step=", {}};
+  for (int step = 1; step <= 100; ++step) steps.saw(fmt::format("step={}", step), 0, step * 1s);
+  for (int step = 51; step <= 120; ++step) steps.saw(fmt::format("step={}", step), 1, step * 1s + 100s);  // rank 0 is there now
+  CHECK(steps.again() == 50);
+  CHECK(steps.lines() == 170);
+  CHECK(steps.pause(100s, Duration::max()) == 51s);
 }
 
 TEST_CASE("a part of a run's time is said to be a part", "[chaos]") {

@@ -96,7 +96,7 @@ Result<void> AdminEndpoints::open(const AdminOptions& options, const Path& direc
 
 void AdminEndpoints::open_timers(const AdminOptions& options, const Path& directory, Variables& environment,
                                  std::function<bool(pid_t)> is_worker_group) {
-  if (!options.has_timer_file) return;
+  if (!options.has_timer_file || (timers_ && !options.timer_file.empty())) return;  // a place that the user chose stays
   const Path path = options.timer_file.empty() ? directory / "timers" : Path{options.timer_file};
   auto pipe = TimerPipe::open(loop_, clock_, log_, path, std::move(is_worker_group));
   if (!pipe.ok()) return log_.warning(message(pipe.failure()) + "; the workers' timers have no effect");

@@ -53,7 +53,7 @@ add_test(NAME sim_regressions COMMAND elrun_sim --regressions ${CMAKE_CURRENT_SO
 add_test(NAME sim_planted COMMAND elrun_sim --planted all --nodes 5)
 add_test(NAME sim_scale COMMAND elrun_sim --scale 1000)
 # The long count is `elrun_sim --stalls`.
-add_test(NAME sim_stalls COMMAND elrun_sim --stalls --node-hours 20)
+add_test(NAME sim_stalls COMMAND elrun_sim --stalls --node-hours 20 --world Azure --times 1000)
 add_test(NAME sim_cut_seeds COMMAND elrun_sim --cut --seeds 200 --nodes 5)
 add_test(NAME sim_cut_regressions COMMAND elrun_sim --cut --regressions ${CMAKE_CURRENT_SOURCE_DIR}/sim/cut_regressions.txt)
 add_test(NAME sim_cut_planted COMMAND elrun_sim --cut --planted all --seeds 200 --nodes 5)

@@ -162,7 +162,7 @@ TEST_CASE("of two agents, each one's status, metrics and events account for all 
     CHECK(wall >= least_now);
     CHECK(wall <= most_now);
     CHECK(sum_of(status["time"]["by_cause"]) == Approx(wall).epsilon(0.01));
-    CHECK(counted >= least_now);
+    CHECK(counted >= least_now - 0.1);  // a reply is kept so long
     CHECK(counted <= most_now);
     CHECK(counted == Approx(sum_of_lines(metrics, "elrun_time_wall_seconds ")).epsilon(0.001));
     CHECK(counted == Approx(sum_of_lines(metrics, "elrun_up_seconds ")).epsilon(0.01));

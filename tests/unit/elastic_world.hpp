@@ -294,7 +294,8 @@ class ElasticWorld {
       return;
     } catch (const Error& e) {
       result.failure = e.failure();
-      end_generation(person.session.place().membership.generation.number, e.failure());
+      // Others hear that a worker has ended, as the coordinator says it; its own code and remedy are its own.
+      end_generation(person.session.place().membership.generation.number, {Code::peer_lost, Remedy::rejoin, e.failure().what});
     } catch (const std::exception& e) {
       result.failure = Failure{Code::internal, Remedy::exit_process, e.what()};
       end_generation(person.session.place().membership.generation.number, *result.failure);

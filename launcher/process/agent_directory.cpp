@@ -45,13 +45,12 @@ Result<Path> make_agent_directory(const Variables& environment) {
 
 std::vector<Path> agent_directories(const Variables& environment) {
   std::vector<Path> all;
-  const std::vector<std::string> where = places(environment);
-  const auto runtime = environment.find("XDG_RUNTIME_DIR");
-  const bool has_own_place =
-      runtime != environment.end() && !where.empty() && where.front() == runtime->second && ::access(where.front().c_str(), W_OK) == 0;
+  std::vector<std::string> where = places(environment);
+  // An agent makes its directory in the first that it can: with a place of its own it is in no other.
+  if (const auto runtime = environment.find("XDG_RUNTIME_DIR");
+      runtime != environment.end() && !where.empty() && where.front() == runtime->second && ::access(where.front().c_str(), W_OK) == 0)
+    where.resize(1);
   for (const std::string& place : where) {
-    // An agent makes its directory in the first that it can. It is in another one where its own place was removed, and made again since.
-    if (has_own_place && &place != &where.front() && !all.empty()) break;
     std::error_code error;
     for (std::filesystem::directory_iterator entry{place, error}, end; !error && entry != end && all.size() < agent_directories_max;
          entry.increment(error))

@@ -417,8 +417,9 @@ TEST_CASE("a verification opens each shard once for its length and once for its 
                         }};
   FilesTier tier{behind, the_root};
   std::uint64_t bytes = 0, blocks = 0, headers = 0;
-  for (const FileRecord& file : read_manifest(tier, checkpoint_directory(id))->manifest.files)
-    bytes += file.bytes, blocks += block_count(file), headers += file.header_bytes;
+  const auto saved = read_manifest(tier, checkpoint_directory(id));
+  REQUIRE(said(saved) == "");
+  for (const FileRecord& file : saved->manifest.files) bytes += file.bytes, blocks += block_count(file), headers += file.header_bytes;
   REQUIRE(blocks > 40);
   const auto verified = [&](std::uint64_t portion_blocks) {
     opened = 0, files.bytes_read = 0;

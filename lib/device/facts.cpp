@@ -26,6 +26,8 @@ std::uint32_t local_rank_or(std::uint32_t of_session) {
 
 DeviceFacts device_facts() { return runtime::facts(); }
 
+std::string device_model(Device device) { return device.kind == DeviceKind::host ? std::string{} : runtime::model(device.index); }
+
 DeviceWishes device_wishes(std::uint32_t local_rank) {
   DeviceWishes out{
       .device = variable("ELRUN_DEVICE"), .visible = variable("CUDA_VISIBLE_DEVICES"), .local_rank = local_rank_or(local_rank)};

@@ -14,6 +14,7 @@ namespace {
 }  // namespace
 
 DeviceFacts facts() { return {}; }
+std::string model(int) { refuse(); }
 
 int current_device() { refuse(); }
 void set_current_device(int) { refuse(); }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include <elrun/device.hpp>
 #include <elrun/result.hpp>
@@ -17,6 +18,8 @@
 namespace elrun::inline v0::runtime {
 
 [[nodiscard]] DeviceFacts facts();
+/// See device_model (facts.hpp). Makes no context.
+[[nodiscard]] std::string model(int index);
 
 [[nodiscard]] int current_device();
 void set_current_device(int index);

@@ -39,6 +39,7 @@ struct JobHost {
   SharedBuffers::Make share{};   ///< Memory that peers of this host can read; none: all of it is private.
   std::uint32_t threads = 1;     ///< See Job::compute_threads.
   Device device{};               ///< See Job::device.
+  std::string device_model{};    ///< Of `device` (lib/device/facts.hpp); empty where bits do not depend on it.
   std::string why_on_host{};     ///< Why a program for devices computes on the CPU, where nobody asked for that; empty: it does not.
   Memory* arrays = nullptr;      ///< Where parameters, moments and gradients lie; none: the host's memory. Of `device`.
   std::uint64_t memory = 0;      ///< Bytes of this machine, with swap; 0: not known.

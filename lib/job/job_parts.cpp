@@ -45,7 +45,7 @@ Phase JobParts::phase() const {
 std::vector<Aux> JobParts::host_state() const {
   std::vector<Aux> out;
   append_to(out, decided.progress(plan().steps));
-  append_device(out, host.device);
+  append_device(out, host.device, host.device_model);
   append_tensor_options(out, declared.units(), state.layout());
   variables.append_to(out);
   return out;

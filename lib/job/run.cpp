@@ -69,6 +69,7 @@ Path checkpoint_writer() {
 /// with those of this machine.
 struct ChosenDevice {
   Device device{};
+  std::string model{};        // as JobHost has it
   std::string why_on_host{};  // as JobHost has it
 };
 ChosenDevice device_of_job(std::uint32_t local_rank, const RunOptions& options) {
@@ -81,7 +82,7 @@ ChosenDevice device_of_job(std::uint32_t local_rank, const RunOptions& options) 
         "ELRUN_DEVICE={}: this program computes on the CPU alone, for it calls elrun::run without RunOptions::devices; unset the variable, "
         "or say cpu",
         *wishes.device))};
-  return {chosen, why_on_host(wishes, facts).value_or("")};
+  return {chosen, options.any_device_model ? std::string{} : device_model(chosen), why_on_host(wishes, facts).value_or("")};
 }
 
 /// A device that fails before there is a job does not know whose it is.
@@ -136,7 +137,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
     if (!opened.ok()) throw Error{std::move(opened).failure()};
     const auto session = std::move(opened).value();
     const Place& place = session->place();
-    const auto [device, why_on_host] = device_of_job(place.local_rank.value(), options);
+    const auto [device, model, why_on_host] = device_of_job(place.local_rank.value(), options);
     const auto arrays = memory_on(device, clock, place.membership);
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
@@ -151,6 +152,7 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
                       .share = place.local_world > 1 ? SharedBuffers::Make{SharedBuffer::make} : SharedBuffers::Make{},
                       .threads = compute_threads(place.local_world),
                       .device = device,
+                      .device_model = model,
                       .why_on_host = why_on_host,
                       .arrays = arrays.get(),
                       .memory = machine_memory(),

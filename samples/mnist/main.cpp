@@ -146,5 +146,6 @@ int main(int argc, char** argv) {
 #else
   constexpr bool on_devices = false;  // built without CUDA
 #endif
-  return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, parsed.options, *digits); }, {.devices = on_devices});
+  return elrun::run(argc, argv, [&](elrun::Job& job) { train(job, parsed.options, *digits); },
+                    {.devices = on_devices, .any_device_model = true});
 }

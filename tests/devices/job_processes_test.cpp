@@ -85,6 +85,21 @@ TEST_CASE("a worker without a device among others that have one is told where to
   CHECK_FALSE(workers[1].says("the same program and flags"));
 }
 
+TEST_CASE("workers on different models of GPU do not train together, unless the program says that its bits are the same on all",
+          "[devices]") {
+  const std::string other = "FAKEGPU_MULTIPROCESSORS=114";
+  const TemporaryDirectory folder;
+  Workers differ{2, {}, {"once", other, folder.path() + "/differ", "1"}};
+  CHECK(differ[1].wait() == 78);
+  INFO(differ[1].output());
+  CHECK(differ[1].says("rank 0: device: cuda, compute capability 9.0, 132 multiprocessors"));
+  CHECK(differ[1].says("rank 1: device: cuda, compute capability 9.0, 114 multiprocessors"));
+  CHECK(differ[1].says("RunOptions::any_device_model"));
+  Workers host{1, {{"ELRUN_DEVICE", "cpu"}}};
+  Workers any{2, {{"ANY_MODEL", "1"}}, {"once", other, folder.path() + "/any", "1"}};
+  CHECK(any.hash() == host.hash());
+}
+
 TEST_CASE("with --virtual_local_rank each worker sees one device, and computes on it", "[devices]") {
   const TemporaryDirectory folder;
   Job job{{.arguments = {"--nproc_per_node", "2", "--virtual_local_rank", "--no_python", test_program_path("job_worker")},

@@ -1,5 +1,6 @@
 // What all ranks have to have alike before they train: the job, and the initial values.
 
+#include "lib/job/declare/device_class.hpp"
 #include "lib/job/declare/same_job.hpp"
 #include "lib/job/revoked.hpp"
 #include "lib/job/state/initial_values.hpp"
@@ -108,6 +109,25 @@ TEST_CASE("only a program that restored nothing writes initial values, until its
     values.begin_generation();
     CHECK(values.is_due());
   }
+}
+
+TEST_CASE("who goes on with a checkpoint of another kind or model of device is told", "[agreement]") {
+  const Device cpu, gpu{DeviceKind::cuda, 3};
+  const std::string h100 = "compute capability 9.0, 132 multiprocessors", a100 = "compute capability 8.0, 108 multiprocessors";
+  const auto doubt = [](Device then, const std::string& of_then, Device now, const std::string& of_now) {
+    std::vector<Aux> aux;
+    append_device(aux, then, of_then);
+    return device_doubt(aux, now, of_now).value_or("");
+  };
+  CHECK(doubt(cpu, "", cpu, "").empty());
+  CHECK(doubt(gpu, h100, {DeviceKind::cuda, 0}, h100).empty());
+  CHECK(doubt(gpu, "", gpu, h100).empty());  // an early version's, or of a program whose bits do not depend on it
+  CHECK(doubt(gpu, h100, gpu, "").empty());
+  CHECK_THAT(doubt(gpu, a100, gpu, h100), Catch::Contains("were computed on cuda, " + a100 + "; the job now runs on cuda, " + h100 + "."));
+  CHECK_THAT(doubt(gpu, h100, cpu, ""), Catch::Contains("were computed on cuda, " + h100 + "; the job now runs on cpu."));
+  CHECK_THAT(doubt(cpu, "", gpu, h100), Catch::Contains("were computed on cpu; the job now runs on cuda, " + h100));
+  CHECK_FALSE(device_doubt({}, cpu, ""));  // of a version that said nothing
+  CHECK(device_doubt({}, gpu, h100));
 }
 
 }  // namespace elrun::test

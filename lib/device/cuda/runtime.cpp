@@ -1,6 +1,7 @@
 #include "lib/device/runtime.hpp"
 
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include "kernels/cuda/check.hpp"
 #include "kernels/cuda/preload.hpp"
@@ -46,6 +47,14 @@ DeviceFacts facts() {
   if (cudaDriverGetVersion(&out.failed->driver_version) != cudaSuccess) out.failed->driver_version = -1;
   (void)cudaGetLastError();
   return out;
+}
+
+std::string model(int index) {
+  int major = 0, minor = 0, multiprocessors = 0;
+  ELRUN_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  ELRUN_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+  ELRUN_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index));
+  return fmt::format("compute capability {}.{}, {} multiprocessors", major, minor, multiprocessors);
 }
 
 int current_device() {

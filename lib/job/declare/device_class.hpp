@@ -1,11 +1,13 @@
 #pragma once
-/// \file What kind of device a job computes on, as far as bits depend on it. Core.
+/// \file What kind of device a job computes on, and which model, as far as bits depend on it. Core.
 ///
-/// elrun's own arithmetic (sums, norm, optimizer, casts) has the same bits on the host and on a device. What a program computes in its slots has them only if it was written
-/// for that. So a checkpoint says where its steps were computed, and who goes on elsewhere is told; all members of one world are of one kind.
+/// elrun's own arithmetic (sums, norm, optimizer, casts) has the same bits on the host and on each device. What a program computes in its slots has them only if it was written
+/// for that (`RunOptions::any_device_model` says so of models of GPU). So a checkpoint says where its steps were computed, and who goes on elsewhere is told; all members of one world are of one
+/// kind and model.
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <elrun/device.hpp>
@@ -15,10 +17,11 @@
 
 namespace elrun::inline v0 {
 
-/// What all members must have alike.
-[[nodiscard]] Agreement device_agreement(Device device);
-void append_device(std::vector<Aux>& aux, Device device);
-/// The sentence for a job that goes on with this checkpoint on `now`; nothing where its steps were computed on the same. Checkpoints of earlier versions are the host's.
-[[nodiscard]] std::optional<std::string> device_doubt(const std::vector<Aux>& aux, Device now);
+/// What all members must have alike. `model`: as JobHost::device_model.
+[[nodiscard]] Agreement device_agreement(Device device, std::string_view model);
+void append_device(std::vector<Aux>& aux, Device device, std::string_view model);
+/// The sentence for a job that goes on with this checkpoint on `now`; nothing where its steps were computed on the same, or where one of the two says no model. Checkpoints of early versions say no
+/// device: they are the host's.
+[[nodiscard]] std::optional<std::string> device_doubt(const std::vector<Aux>& aux, Device now, std::string_view model);
 
 }  // namespace elrun::inline v0

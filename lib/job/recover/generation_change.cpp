@@ -97,7 +97,7 @@ MemberStatus GenerationChange::status() const {
 std::vector<Agreement> GenerationChange::agreements() const {
   auto out = job_.declared.agreements();
   out.push_back(directory_agreement(job_.saves.directory()));
-  out.push_back(device_agreement(job_.host.device));
+  out.push_back(device_agreement(job_.host.device, job_.host.device_model));
   return out;
 }
 
@@ -273,7 +273,8 @@ void GenerationChange::load_or_begin(const std::string& lost) {
   job_.state.zero_padding();
   const auto aux = job_.saves.restore(job_.recovery.settled().known_step, lost);
   if (!aux.has_value()) return;
-  if (const auto doubt = device_doubt(*aux, job_.host.device); doubt && job_.world.leads()) job_.host.log.warning(*doubt);
+  if (const auto doubt = device_doubt(*aux, job_.host.device, job_.host.device_model); doubt && job_.world.leads())
+    job_.host.log.warning(*doubt);
   if (const auto changed = tensor_options_doubt(*aux, job_.declared.units(), job_.state.layout()); changed && job_.world.leads())
     job_.host.log.warning(*changed);
   job_.take_host_state(*aux);

@@ -3,6 +3,8 @@
 //   job_worker                        written for devices
 //   job_worker host                   it does not say so
 //   job_worker once NAME=VALUE FILE [RANK]   the first process that makes FILE begins anew with this in its environment: one worker's fault, once. RANK: that of this LOCAL_RANK
+//
+// With ANY_MODEL in its environment it says that its bits are those of each model of GPU.
 
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
@@ -59,5 +61,6 @@ int main(int argc, char** argv) {
     }
   }
   const bool host = argc > 1 && std::strcmp(argv[1], "host") == 0;
-  return host ? elrun::run(argc, argv, train) : elrun::run(argc, argv, train, {.devices = true});
+  return host ? elrun::run(argc, argv, train)
+              : elrun::run(argc, argv, train, {.devices = true, .any_device_model = std::getenv("ANY_MODEL") != nullptr});
 }

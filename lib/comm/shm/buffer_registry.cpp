@@ -51,7 +51,7 @@ Result<const SharedMemory*> PeerBuffers::find(std::uint64_t number) {
   do {
     const auto known = std::ranges::find(views_, number, &View::number);
     if (known != views_.end()) return &known->memory;
-  } while (take(number));
+  } while (take());
   if (lost_) return *lost_;
   return Failure{.code = Code::protocol,
                  .remedy = Remedy::abort_group,
@@ -62,18 +62,18 @@ Result<const SharedMemory*> PeerBuffers::find(std::uint64_t number) {
 void PeerBuffers::take_all() {
   // What is taken while no descriptor is free is lost, so it is left where it waits.
   const auto is_one_free = [&] { return static_cast<bool>(Fd{::fcntl(post_.get(), F_DUPFD_CLOEXEC, 0)}); };
-  while (is_one_free() && take(0)) continue;  // no buffer has this number
+  while (is_one_free() && take()) continue;
 }
 
-bool PeerBuffers::take(std::uint64_t wanted) {
+bool PeerBuffers::take() {
   Shown words;
   std::array<Fd, 1> file;
   const auto came = receive_with(post_.get(), std::as_writable_bytes(std::span{&words, 1}), file);
   if (!came.ok() && came.failure().code == Code::exhausted) lost_ = came.failure();
   if (!came.ok() || !file[0] || views_.size() == shared_max) return false;
-  // One that is passed over may be gone already.
-  auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size},
-                                 words.number == wanted ? SharedMemory::Pages::now : SharedMemory::Pages::when_read);
+  // Of a large buffer a rank reads its own part, as a rule, and there is a view of it for each peer: entries of page tables for all of it cost more than copying what is read. And one that
+  // is passed over may be gone already.
+  auto view = SharedMemory::view(std::move(file[0]), Bytes{words.size}, SharedMemory::Pages::when_read);
   if (view.ok()) {
     views_.push_back({words.number, std::move(*view)});
   } else {

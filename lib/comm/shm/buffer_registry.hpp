@@ -63,8 +63,8 @@ class PeerBuffers {
   void take_all();
 
  private:
-  /// The next one that came; false: none, or this process can take no more. Its pages are mapped at once if it is the one that is `wanted`.
-  bool take(std::uint64_t wanted);
+  /// The next one that came; false: none, or this process can take no more.
+  bool take();
 
   struct View {
     std::uint64_t number = 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -19,6 +20,7 @@ namespace {
 constexpr std::size_t pages_at_once =
     1 << 20;                             // asked for between two signals: where one ends a call (before Linux 6.18), nothing is kept of it
 constexpr int interruptions_max = 1000;  // of one such piece
+constexpr std::size_t unmapped_at_once = 16 << 20;  // some milliseconds on a busy machine
 
 Result<std::span<std::byte>> map(int file, std::size_t size, int protection, int pages = MAP_POPULATE) {
   void* const at = ::mmap(nullptr, size, protection, MAP_SHARED | pages, file, 0);
@@ -51,9 +53,13 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   return *this;
 }
 
+/// A piece at a time: while the kernel unmaps, and frees pages that nobody else has, no other thread of the process can map memory.
 void SharedMemory::unmap() noexcept {
-  if (!bytes_.empty()) (void)::munmap(bytes_.data(), bytes_.size());
-  bytes_ = {};
+  while (!bytes_.empty()) {
+    const std::span<std::byte> piece = bytes_.first(std::min(bytes_.size(), unmapped_at_once));
+    (void)::munmap(piece.data(), piece.size());
+    bytes_ = bytes_.subspan(piece.size());
+  }
 }
 
 Result<SharedMemory> SharedMemory::make(Bytes size) { return make(size, false); }

@@ -100,6 +100,8 @@ Result<std::vector<TensorDifference>> compare_tensors(Reader& a, Reader& b, cons
 
 /// What a job notes of its declarations, for messages alone. Checkpoints of versions before have no such entry, and equal state all the same.
 bool is_note(const std::string& name) { return name == "elrun.tensors"; }
+/// Where the state was computed is no part of it: two models of GPU that give the same bits give equal states.
+bool is_state(const AuxRecord& record) { return record.name != "elrun.device_model"; }
 
 Result<std::vector<TensorDifference>> compare_host_state(Reader& a, Reader& b, const Manifest& of_a, const Manifest& of_b) {
   using As = TensorDifference::As;
@@ -110,7 +112,7 @@ Result<std::vector<TensorDifference>> compare_host_state(Reader& a, Reader& b, c
   };
   for (const AuxRecord& x : of_a.aux) {
     const AuxRecord* y = find(of_b, x.name);
-    if (y == nullptr && is_note(x.name)) continue;
+    if (!is_state(x) || (y == nullptr && is_note(x.name))) continue;
     TensorDifference one{.name = x.name, .dtype_a = DType::u8, .dtype_b = DType::u8, .shape_a = {x.bytes}, .shape_b = {}};
     if (y != nullptr) one.shape_b = {y->bytes};
     if (y == nullptr) one.as = As::only_in_a;
@@ -125,7 +127,7 @@ Result<std::vector<TensorDifference>> compare_host_state(Reader& a, Reader& b, c
     all.push_back(std::move(one));
   }
   for (const AuxRecord& y : of_b.aux)
-    if (find(of_a, y.name) == nullptr && !is_note(y.name))
+    if (is_state(y) && find(of_a, y.name) == nullptr && !is_note(y.name))
       all.push_back({.name = y.name, .as = As::only_in_b, .dtype_a = DType::u8, .dtype_b = DType::u8, .shape_a = {}, .shape_b = {y.bytes}});
   return all;
 }

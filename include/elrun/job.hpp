@@ -522,7 +522,8 @@ struct RunOptions {
   /// device, which is the current one of the thread that runs the program. A program that does not say so gets the host, and ELRUN_DEVICE=cuda ends it with 78.
   bool devices = false;
   /// The program's kernels give the same bits on every model of GPU, as elrun's own do: then workers of one job may compute on different ones. Libraries such as cuBLAS give other bits on another
-  /// one. So without this all workers need the same compute capability and count of multiprocessors; one that differs ends with 78, and who goes on with a checkpoint of another model is told.
+  /// one. So without this all workers need the same compute capability and count of multiprocessors. A newcomer that differs ends with 78, and its node tries again every few minutes; at the
+  /// start of a job all end. Who goes on with a checkpoint of another model is told. A pool of several models needs this, or a job for each model.
   bool any_device_model = false;
 };
 ELRUN_API int run(int argc, char** argv, const std::function<void(Job&)>& program, const RunOptions& options);

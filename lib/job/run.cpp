@@ -69,7 +69,6 @@ Path checkpoint_writer() {
 /// with those of this machine.
 struct ChosenDevice {
   Device device{};
-  std::string model{};        // as JobHost has it
   std::string why_on_host{};  // as JobHost has it
 };
 ChosenDevice device_of_job(std::uint32_t local_rank, const RunOptions& options) {
@@ -82,14 +81,19 @@ ChosenDevice device_of_job(std::uint32_t local_rank, const RunOptions& options) 
         "ELRUN_DEVICE={}: this program computes on the CPU alone, for it calls elrun::run without RunOptions::devices; unset the variable, "
         "or say cpu",
         *wishes.device))};
-  return {chosen, options.any_device_model ? std::string{} : device_model(chosen), why_on_host(wishes, facts).value_or("")};
+  return {chosen, why_on_host(wishes, facts).value_or("")};
 }
 
 /// A device that fails before there is a job does not know whose it is.
-std::unique_ptr<Memory> memory_on(Device device, const Clock& clock, const Membership& of) {
+struct DeviceOfJob {
+  std::string model{};               // as JobHost has it
+  std::unique_ptr<Memory> memory{};  // none: the host's
+};
+DeviceOfJob open_device(Device device, const RunOptions& options, const Clock& clock, const Membership& of) {
+  if (device.kind == DeviceKind::host) return {};
   try {
     keep_current(device);
-    return device.kind == DeviceKind::host ? nullptr : make_device_memory(device, clock);
+    return {options.any_device_model ? std::string{} : device_model(device), make_device_memory(device, clock)};
   } catch (const Error& e) {
     Failure named = e.failure();
     named.rank = of.rank, named.generation = of.generation;
@@ -137,8 +141,8 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
     if (!opened.ok()) throw Error{std::move(opened).failure()};
     const auto session = std::move(opened).value();
     const Place& place = session->place();
-    const auto [device, model, why_on_host] = device_of_job(place.local_rank.value(), options);
-    const auto arrays = memory_on(device, clock, place.membership);
+    const auto [device, why_on_host] = device_of_job(place.local_rank.value(), options);
+    const DeviceOfJob opened_device = open_device(device, options, clock, place.membership);
     const bool alone = place.membership.world.value() == 1;
     const Log log{clock, alone ? "elrun" : fmt::format("elrun rank {}", place.membership.rank.value())};
     TimedFiles files{std::make_shared<PosixFiles>(), *limits};
@@ -152,9 +156,9 @@ int run(int /*argc*/, char** /*argv*/, const std::function<void(Job&)>& program,
                       .share = place.local_world > 1 ? SharedBuffers::Make{SharedBuffer::make} : SharedBuffers::Make{},
                       .threads = compute_threads(place.local_world),
                       .device = device,
-                      .device_model = model,
+                      .device_model = opened_device.model,
                       .why_on_host = why_on_host,
-                      .arrays = arrays.get(),
+                      .arrays = opened_device.memory.get(),
                       .memory = machine_memory(),
                       .begin_anew = *anew,
                       .checkpoint_writer = checkpoint_writer(),

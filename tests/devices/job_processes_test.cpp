@@ -92,8 +92,9 @@ TEST_CASE("workers on different models of GPU do not train together, unless the 
   Workers differ{2, {}, {"once", other, folder.path() + "/differ", "1"}};
   CHECK(differ[1].wait() == 78);
   INFO(differ[1].output());
-  CHECK(differ[1].says("rank 0: device: cuda, compute capability 9.0, 132 multiprocessors"));
-  CHECK(differ[1].says("rank 1: device: cuda, compute capability 9.0, 114 multiprocessors"));
+  CHECK(differ[1].says("rank 0: model: compute capability 9.0, 132 multiprocessors"));
+  CHECK(differ[1].says("rank 1: model: compute capability 9.0, 114 multiprocessors"));
+  CHECK_FALSE(differ[1].says("the worker on the CPU"));
   CHECK(differ[1].says("RunOptions::any_device_model"));
   Workers host{1, {{"ELRUN_DEVICE", "cpu"}}};
   Workers any{2, {{"ANY_MODEL", "1"}}, {"once", other, folder.path() + "/any", "1"}};

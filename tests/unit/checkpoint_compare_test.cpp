@@ -128,6 +128,17 @@ TEST_CASE("host state that one side lacks is a difference, but for what a job no
     start_and_save(two, {10});
     CHECK(is_equal());
   }
+  SECTION("the model of GPU on which it was computed, that one of them or both note") {
+    two.notes = {{"elrun.device_model", ByteVector(49)}};
+    start_and_save(two, {10});
+    CHECK(is_equal());
+    TestJob three{files, 1, 3, small_model(), 1, "run", "/three"};
+    three.notes = {{"elrun.device_model", ByteVector(50)}};
+    start_and_save(three, {10});
+    const auto all = compare(files, side(files, "/two"), side(files, "/three"));
+    REQUIRE(said(all) == "");
+    CHECK(all->equal());
+  }
 }
 
 TEST_CASE("damage under a comparison is a failure that names the block, and no difference", "[ckpt]") {

@@ -362,12 +362,12 @@ TEST_CASE("large memory shared by a peer is unmapped after the group's end, by a
   buffer.reset();
   const SteadyClock clock;
   for (const Instant until = clock.now() + 60s; mapped() > before && clock.now() < until;) std::this_thread::yield();
-  CHECK(mapped() == before);
+  CHECK(mapped() <= before);
 }
 
 TEST_CASE("of a peer's buffer the pages are mapped that are read", "[shared_memory]") {
-  constexpr std::size_t size = 64 << 20, read = 1 << 20;
-  const auto resident = [] {  // bytes of mappings for reading
+  constexpr std::size_t size = 32 << 20, read = 1 << 20;  // less than what a thread lets go of
+  const auto resident = [] {                              // bytes of mappings for reading
     std::ifstream maps{"/proc/self/smaps"};
     std::size_t kib = 0;
     bool is_view = false;

@@ -17,8 +17,11 @@
 
 namespace elrun::inline v0 {
 
-/// What all members must have alike. `model`: as JobHost::device_model.
-[[nodiscard]] Agreement device_agreement(Device device, std::string_view model);
+/// What all members must have alike.
+[[nodiscard]] Agreement device_agreement(Device device);
+/// Likewise. `model`: as JobHost::device_model.
+[[nodiscard]] Agreement device_model_agreement(std::string_view model);
+/// Where the model is empty nothing is said of it. It is no part of the state that checkpoints are compared by.
 void append_device(std::vector<Aux>& aux, Device device, std::string_view model);
 /// The sentence for a job that goes on with this checkpoint on `now`; nothing where its steps were computed on the same, or where one of the two says no model. Checkpoints of early versions say no
 /// device: they are the host's.

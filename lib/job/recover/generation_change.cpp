@@ -97,7 +97,8 @@ MemberStatus GenerationChange::status() const {
 std::vector<Agreement> GenerationChange::agreements() const {
   auto out = job_.declared.agreements();
   out.push_back(directory_agreement(job_.saves.directory()));
-  out.push_back(device_agreement(job_.host.device, job_.host.device_model));
+  out.push_back(device_agreement(job_.host.device));
+  out.push_back(device_model_agreement(job_.host.device_model));
   return out;
 }
 

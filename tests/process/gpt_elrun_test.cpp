@@ -307,6 +307,51 @@ TEST_CASE("mirrored state: a worker or all workers of a node are killed, twice i
   });
 }
 
+TEST_CASE("mirrored state: both holders of a shard are killed at once, and the job says so and goes on from its checkpoint", "[golden]") {
+  const Folder folder;
+  constexpr unsigned steps = 300;
+  const std::string state = undisturbed(folder, steps);
+  const unsigned nodes = GENERATE(1u, 2u);
+  const Folder checkpoints;
+  const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+  std::vector<std::unique_ptr<Job>> agents;
+  for (unsigned i = 0; i < nodes; ++i) {
+    std::vector<std::string> options{"--nproc_per_node", std::to_string(4 / nodes), "--max_restarts", "5"};
+    if (nodes > 1)
+      options.insert(options.end(),
+                     {"--nnodes", "2", "--node_rank", std::to_string(i), "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint});
+    agents.push_back(start_held_gpt(
+        options, gpt_arguments(folder / "text", steps, {"--zero", "mirrored1", "--every", "20", "--checkpoint", checkpoints / "ck"})));
+  }
+  REQUIRE(until(*agents[0], "step=50 "));
+  std::vector<pid_t> holders;
+  for (const char* rank : {"1", "3"}) {  // of four ranks, those that are two apart have the same shard
+    const std::string mark = std::string{"\0RANK=", 6} + rank + '\0';
+    for (const auto& agent : agents)
+      for (const pid_t pid : agent->children_named("gpt"))
+        if (text_of_process(std::to_string(pid), "environ").find(mark) != std::string::npos) holders.push_back(pid);
+  }
+  REQUIRE(holders.size() == 2);
+  for (const int signal : {SIGSTOP, SIGKILL})  // neither gives anybody its shard when the other one is gone
+    for (const pid_t pid : holders) REQUIRE(::kill(pid, signal) == 0);
+  const auto [ended, other] = nodes > 1 ? finish_together(*agents[0], *agents[1]) : std::pair{finish(*agents[0]), Ended{.code = 0}};
+  INFO(nodes << " node(s)\n" << tail(ended.output) << "\n--- second\n" << tail(other.output));
+  CHECK(ended.code == 0);
+  CHECK(other.code == 0);
+  CHECK(ended.state == state);
+  const auto lost = ended.output.find("part of the state of step ");
+  REQUIRE(lost != std::string::npos);
+  const std::string line = ended.output.substr(lost, ended.output.find('\n', lost) - lost);
+  INFO(line);
+  CHECK(line.find(" was lost with rank 1 (node ") != std::string::npos);
+  CHECK(line.find(" and rank 3 (node ") != std::string::npos);
+  CHECK(line.find("of generation 1@") != std::string::npos);
+  CHECK(line.ends_with("all go back to the newest checkpoint, or to the beginning"));
+  CHECK(ended.says("going on from checkpoint "));
+  CHECK_FALSE(ended.says("from nothing"));
+  CHECK(ended.output.find("\nstep=1 ") == ended.output.rfind("\nstep=1 "));
+}
+
 TEST_CASE("two workers whose connection breaks live on: the world is made again of the same processes", "[golden]") {
   const Folder folder;
   constexpr unsigned steps = 300;

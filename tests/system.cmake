@@ -70,7 +70,7 @@ endif()
 
 elrun_bench(launch_bench SOURCES bench/launch_bench.cpp LINK elrun::base fmt::fmt)
 elrun_bench(tee_bench SOURCES bench/tee_bench.cpp LINK elrun::base fmt::fmt)
-elrun_bench(recovery_bench SOURCES bench/recovery_bench.cpp support/spawn.cpp LINK elrun elrun::base fmt::fmt)
+elrun_bench(recovery_bench SOURCES bench/recovery_bench.cpp bench/held_losses.cpp support/spawn.cpp LINK elrun elrun::base fmt::fmt nlohmann_json::nlohmann_json)
 elrun_bench(async_save_bench SOURCES bench/async_save_bench.cpp support/spawn.cpp LINK elrun elrun::base fmt::fmt)
 elrun_bench(training_bench SOURCES bench/training_bench.cpp support/spawn.cpp LINK elrun elrun::kernels elrun::base fmt::fmt)
 

@@ -4,8 +4,8 @@
 // whose processes are all stopped: its connections live on and say nothing, as behind a cut cable.
 //
 // Some questions are asked of workers with a large state: a program of this file, whose state is frozen but for a few numbers. Every rank holds all of it, and a
-// newcomer gets all of it, as it would with a model that trains; only the steps are short, so that what a loss takes can be told from them. One is asked of a state that
-// trains, with its moments.
+// newcomer gets all of it, as it would with a model that trains and is replicated; only the steps are short, so that what a loss takes can be told from them. Two are asked of a state that
+// trains, with its moments. What a loss takes where a large state trains, in each placement, held_losses.cpp asks.
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -27,6 +27,7 @@
 #include <fmt/format.h>
 #include <elrun/elrun.hpp>
 
+#include "tests/bench/held_losses.hpp"
 #include "tests/support/spawn.hpp"
 
 using elrun::test::generation_in;
@@ -453,8 +454,10 @@ void train(elrun::Job& job, std::uint64_t state_mb, const std::string& zero, boo
 
 }  // namespace
 
-// recovery_bench [TEXT [REPEATS]]: the questions that contain it, or all; each so many times at most.
+// recovery_bench [TEXT [REPEATS [HELD_MB]]]: the questions that contain it, or all; each so many times at most. HELD_MB: what each worker holds of a state that trains, where a question
+// begins with "held"; 1074, which is 1 GiB.
 int main(int argc, char** argv) {
+  if (argc == 6 && std::string{argv[1]} == "holder") return elrun::bench::hold(argc, argv);
   if (argc == 7 && std::string{argv[1]} == "worker")
     return elrun::run(argc, argv, [&](elrun::Job& job) {
       train(job, std::stoull(argv[2]), argv[3], std::string{argv[4]} == "trains", std::chrono::milliseconds{std::stoull(argv[5])},
@@ -480,12 +483,11 @@ int main(int argc, char** argv) {
     nodes("node of the coordinator, end of stream", {.workers = 4, .zero = zero, .apart = false}, Loss::killed, "", 10);
   }
   constexpr unsigned large = 1074;  // 1 GiB
-  for (const char* zero : {"0", "mirrored1"}) {
-    processes({.agents = 1, .workers = 2, .zero = zero, .state_mb = large}, 100);
-    processes({.agents = 2, .workers = 1, .zero = zero, .nodes = "2", .state_mb = large}, 100);
-    nodes("node, end of stream", {.workers = 1, .zero = zero, .state_mb = large}, Loss::killed, "", 30);
-    nodes("agent, killed", {.workers = 1, .zero = zero, .state_mb = large}, Loss::agent_killed, "", 30);
-  }
+  elrun::bench::held_losses(self, only, repeats_max, argc > 3 ? static_cast<unsigned>(std::max(1, std::atoi(argv[3]))) : large);
+  processes({.agents = 1, .workers = 2, .state_mb = large}, 100);
+  processes({.agents = 2, .workers = 1, .nodes = "2", .state_mb = large}, 100);
+  nodes("node, end of stream", {.workers = 1, .state_mb = large}, Loss::killed, "", 30);
+  nodes("agent, killed", {.workers = 1, .state_mb = large}, Loss::agent_killed, "", 30);
   processes({.agents = 2, .workers = 1, .starts_in = 5}, 10);
   processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = large, .slot_ms = 500, .slots = 2}, 10);
   processes({.agents = 1, .workers = 4, .starts_in = 5, .state_mb = large, .slot_ms = 200, .slots = 12}, 10);

@@ -13,8 +13,6 @@
 #include <string_view>
 #include <utility>
 
-#include "tests/support/catch.hpp"
-
 namespace elrun::test {
 
 /// To a port of the loopback.

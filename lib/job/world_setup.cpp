@@ -70,7 +70,8 @@ void WorldSetup::plan_world(ShardMap wanted, std::vector<bool> computes) {
   if (job_.plan().overlap) job_.rounds_memory.overlap();  // before what lies in it
   const auto exchanges = choose_exchanges();
   GradientBuffers buffers = job_.reducer.take_buffers();
-  job_.reducer = {};  // before the new one: memory for both is not there
+  if (job_.plan().memory_per_rank > 0) buffers.received = {};  // what is larger than needed was not counted
+  job_.reducer = {};                                           // before the new one: memory for both is not there
   job_.reducer = GradientReducer{job_.state.layout(),
                                  job_.shards.map,
                                  rank,

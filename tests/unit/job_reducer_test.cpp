@@ -104,15 +104,34 @@ TEST_CASE("a reducer takes the buffers of the one for the world before over, wha
       for (const std::uint32_t world : {2u, 1u, 3u, 2u}) {
         CAPTURE(world);
         CHECK(reduce(world, Sharding::sharded, per_step, leaves, *memory, &buffers) == expected);
-        REQUIRE_FALSE(buffers[0].empty());
-        if (first != nullptr) CHECK(buffers[0].front().data() == first);
-        first = buffers[0].front().data();
-        CHECK(buffers[0].size() == (world == 1 ? 3 : 2));
-        for (Arena<float>& buffer : buffers[0]) std::ranges::fill(buffer.span(), std::numeric_limits<float>::quiet_NaN());
+        REQUIRE_FALSE(buffers[0].whole.empty());
+        if (first != nullptr) CHECK(buffers[0].whole.front().data() == first);
+        first = buffers[0].whole.front().data();
+        CHECK(buffers[0].whole.size() == (world == 1 ? 3 : 2));
+        for (Arena<float>& buffer : buffers[0].whole) std::ranges::fill(buffer.span(), std::numeric_limits<float>::quiet_NaN());
+        std::ranges::fill(buffers[0].received.span(), std::numeric_limits<float>::quiet_NaN());
       }
       (void)reduce(2, Sharding::sharded, GradientReducer::Exchanges::per_slot, leaves, *memory, &buffers);
-      CHECK(buffers[0].empty());
+      CHECK(buffers[0].whole.empty());
+      CHECK(buffers[0].received.size() == 0);
     }
+}
+
+TEST_CASE("what arrives does so in the memory of the world before where that fits, and in no much larger one", "[reducer]") {
+  const auto per_step = GradientReducer::Exchanges::per_step;
+  const Reduced expected = reduce(1, Sharding::replicated, per_step, DType::f32);
+  std::vector<GradientBuffers> buffers(4);
+  const auto in_world_of = [&](std::uint32_t world) {
+    CHECK(reduce(world, Sharding::sharded, per_step, DType::f32, host_memory(), &buffers) == expected);
+    return std::pair{buffers[0].received.data(), buffers[0].received.size()};
+  };
+  const auto first = in_world_of(4);  // rank 0 folds four granules, and three nodes come from others
+  CHECK(first.second == 12 * granule);
+  CHECK(in_world_of(3) == first);  // two of five granules
+  CHECK(in_world_of(4) == first);
+  CHECK(in_world_of(2).second == 14 * granule);  // two of seven
+  CHECK(in_world_of(3).second == 10 * granule);  // what was there is two fifths larger
+  CHECK(in_world_of(1).second == 0);
 }
 
 TEST_CASE("every slot is some rank's, whichever the evaluation", "[reducer]") {

@@ -8,23 +8,28 @@
 #include "lib/job/gradients/summands.hpp"
 
 namespace elrun::inline v0 {
+namespace {
+
+/// `before` where it has room for `count` and little more: what is read of it has arrived, so its contents do not matter. Else new memory, once the old one is given back.
+Arena<float> taken(Arena<float> before, std::uint64_t count, Memory& memory) {
+  if (before.size() >= count && before.size() - count <= count / 4) return before;
+  before = {};
+  return Arena<float>{count, memory};
+}
+
+}  // namespace
 
 Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards,
                      std::uint32_t rank, Reduce reduce, DType leaves, SharedBuffers* shared_buffers, GradientBuffers before)
     : memory_{shared_buffers != nullptr ? &shared_buffers->private_memory() : &host_memory()},
       space_{layout.gradients},
-      partials_{std::move(before)},
+      partials_{std::move(before.whole)},
       rounds_{leaves == DType::bf16},
       delivers_{shards.cuts != shards.folds} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
   const Summands tree = summands(slots_by_rank, reduce);
   schedule_ = tree.schedules[rank];
   buffers_ = std::max(schedule_.depth, 1u);  // a rank without slots still owns a shard
-  if (partials_.size() > buffers_) partials_.resize(buffers_);
-  while (partials_.size() < buffers_)
-    partials_.emplace_back(
-        space_, shared_buffers != nullptr ? shared_buffers->make(space_ * sizeof(float), SharedBuffers::InChildren::absent) : std::nullopt,
-        *memory_);
   shard_ = pieces(layout, shards.folds[rank]);
   const std::uint64_t shard_elements = elements(shard_);
 
@@ -38,9 +43,15 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
       if (r == rank) own_leaves += travels_packed(node);
       else ++(travels_packed(node) ? received_leaves : received_nodes);
     }
-  received_ = Arena<float>{received_nodes * shard_elements, *memory_};
+  received_ = taken(std::move(before.received), received_nodes * shard_elements, *memory_);
   own_leaves_ = Arena<float>{own_leaves * shard_elements, *memory_};
   received_leaves_ = Arena<bf16>{received_leaves * shard_elements, *memory_};
+  // Last, when what was too much of the old memory is given back.
+  if (partials_.size() > buffers_) partials_.resize(buffers_);
+  while (partials_.size() < buffers_)
+    partials_.emplace_back(
+        space_, shared_buffers != nullptr ? shared_buffers->make(space_ * sizeof(float), SharedBuffers::InChildren::absent) : std::nullopt,
+        *memory_);
   float *next = received_.data(), *own = own_leaves_.data();
   bf16* leaf = received_leaves_.data();
   for (std::uint32_t r = 0; r < world; ++r) {

@@ -22,9 +22,12 @@
 
 namespace elrun::inline v0 {
 
-/// Buffers for whole gradients. They are the same in every world, and only their number changes: who makes Gradients for the next world gives it those of the last one, for
-/// memory that is taken anew costs more than what is done in it.
-using GradientBuffers = std::vector<Arena<float>>;
+/// Memory of Gradients. Who makes them for the next world gives them that of the last one, for memory that is taken anew costs more than what is done in it.
+struct GradientBuffers {
+  std::vector<Arena<float>> whole;  ///< Each for a whole gradient. They are the same in every world, and only their number changes.
+  Arena<float>
+      received;  ///< Where other ranks' nodes arrive. The next world takes it if it is large enough, and at most a quarter larger than needed.
+};
 
 /// More fields than 15: all but the arrays are the plan of one exchange in one world, made in the constructor and never changed.
 class Gradients {
@@ -35,7 +38,7 @@ class Gradients {
   Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards, std::uint32_t rank,
             Reduce reduce = Reduce::exact, DType leaves = DType::f32, SharedBuffers* shared_buffers = nullptr, GradientBuffers before = {});
   /// Nothing is done with this one any more.
-  [[nodiscard]] GradientBuffers take_buffers() { return std::move(partials_); }
+  [[nodiscard]] GradientBuffers take_buffers() { return {std::move(partials_), std::move(received_)}; }
 
   /// What peers may be shown.
   [[nodiscard]] std::vector<SharedBuffer> shared() const;
@@ -66,7 +69,7 @@ class Gradients {
   std::uint64_t space_ = 0;
   FoldSchedule schedule_;
   std::uint32_t buffers_ = 0;
-  GradientBuffers partials_;
+  std::vector<Arena<float>> partials_;
   Arena<float> received_;
   // Where leaves are bf16, those that are no part of a sum when they travel do so packed.
   bool rounds_ = false;

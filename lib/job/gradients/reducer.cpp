@@ -16,7 +16,7 @@ GradientReducer::GradientReducer(const Layout& layout, const ShardMap& shards, s
            : computes.empty() ? assign_slots(slots, shards.world())
                               : assign_slots(slots, computes);
   for (const UnitLayout& unit : layout.units) units_.push_back({unit.gradient_begin, unit.gradient_begin + unit.trainable});
-  if (is_per_slot()) before.clear(), stream_ = LeafStream{layout, slots, shards, rank, leaves, shared_buffers, rounds};
+  if (is_per_slot()) before = {}, stream_ = LeafStream{layout, slots, shards, rank, leaves, shared_buffers, rounds};
   else gradients_ = Gradients{layout, slots_, shards, rank, reduce, leaves, &shared_buffers, std::move(before)};
   norm_ = NormTree{layout, shards, rank, space(), *memory_};
 }

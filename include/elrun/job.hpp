@@ -196,7 +196,7 @@ class ELRUN_API Unit {
   /// the world changed, until the next `next_step()`. Read what has to be exact in `forward` or in a slot.
   ///
   /// `stream`: the stream in which the program works with the weights. Stream{} means `job.stream()`, the only one on the host. Any other stream of `job.device()` sees the weights,
-  /// too. What it reads or writes until the scope ends comes before the job's next work with them. A stream of another device is an error.
+  /// too. What it reads or writes until the scope ends comes before the job's next work with them. A stream of another device, or CUDA's default stream (null, cudaStreamLegacy, cudaStreamPerThread), is an error.
   ///
   /// Throws Error (`invalid_argument`) where a rule is broken, and after the last step if the ranks that have the weights are gone.
   [[nodiscard]] UseScope use(Stream stream = {});

@@ -226,8 +226,8 @@ class ELRUN_API ProcessGroup {
   /// nothing happens. A group made by `split` has to be shown it too. `exhausted` after 1024 buffers, or when a peer takes no notice.
   Result<void> share(const SharedBuffer& buffer);
 
-  /// The group's calls on the memory of GroupOptions::device, in the order of `stream`, which is one of that device. In a group without a device they
-  /// fail with `invalid_argument`.
+  /// The group's calls on the memory of GroupOptions::device, in the order of `stream`: one that the program has made on that device. CUDA's default stream (null, cudaStreamLegacy,
+  /// cudaStreamPerThread) is refused, for a thread of the group gives calls to streams, and to that thread it is another. What is refused, and all calls of a group without a device, is `invalid_argument`.
   [[nodiscard]] DeviceCalls on(Stream stream);
 
   /// The orderly end of a group that has done all its calls: all ranks come to it, within the deadline of calls. Afterwards every call fails,

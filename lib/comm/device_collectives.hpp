@@ -27,7 +27,7 @@ struct DeviceCall {
 /// * A call returns when it is in its stream, or has failed. Its buffers are the call's until its Work is over.
 /// * Only a Work that succeeded tells that results are good. Behind a call that failed the stream goes on over garbage, and events complete.
 /// * When a Work fails, nothing of the call touches its buffers any more, unless the remedy is `exit_process`: then a kernel may still run.
-/// * What does not fit (a length, a rank, a stream of another device) is `invalid_argument` before anything moves. After any other failure the
+/// * What does not fit (a length, a rank, a stream of another device, CUDA's default stream by any handle) is `invalid_argument` before anything moves. After any other failure the
 ///   group is over: all later calls fail the same way.
 /// * Every call ends within its limit and the time of an abort. Failures name this rank, the generation and the device, and the peer where one is
 ///   known.

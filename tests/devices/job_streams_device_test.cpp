@@ -145,9 +145,10 @@ TEST_CASE("a slot that is audited has its loss on the device, too", "[devices]")
 TEST_CASE("a stream of another device is refused, and CUDA's default stream", "[devices]") {
   const OwnedStream other{{DeviceKind::cuda, 1}};
   CHECK(refused([&](Job&, Unit& unit, const auto&) { (void)unit.use(other.view()); }).find("a stream of cuda:1") != std::string::npos);
-  CHECK(refused([&](Job&, Unit& unit, const auto&) {
-          (void)unit.use(Stream{device, nullptr});
-        }).find("default stream") != std::string::npos);
+  for (const auto& [handle, name] : {std::pair<void*, const char*>{nullptr, "default stream"},
+                                     {cudaStreamLegacy, "cudaStreamLegacy"},
+                                     {cudaStreamPerThread, "cudaStreamPerThread"}})
+    CHECK(refused([&](Job&, Unit& unit, const auto&) { (void)unit.use(Stream{device, handle}); }).find(name) != std::string::npos);
   CHECK(refused([&](Job&, Unit& unit, const auto&) { (void)unit.use(other.view()); }, false).find("the host's program order") !=
         std::string::npos);
 }

@@ -136,6 +136,10 @@ TEST_CASE("what does not fit is refused before anything moves, and the group liv
           refused(mine.group.on(Stream{}).broadcast(four.bytes(), Rank{0}), "the host's program order");
           refused(mine.group.on(other.view()).broadcast(four.bytes(), Rank{0}), "one of cuda:");
           refused(mine.group.on({cuda(mine.rank), nullptr}).broadcast(four.bytes(), Rank{0}), "default stream");
+          refused(mine.group.on({cuda(mine.rank), cudaStreamLegacy}).broadcast(four.bytes(), Rank{0}), "cudaStreamLegacy");
+          refused(
+              mine.group.on({cuda(mine.rank), cudaStreamPerThread}).broadcast(four.bytes(), Rank{0}),
+              "needs a stream that the program has made there (cudaStreamCreateWithFlags), and got CUDA's default stream of each thread");
           mine.must(mine.calls().broadcast(four.bytes(), Rank{0}), "the group is over");
           mine.complain.must(mine.group.finish(), "finish");
         }) == "");

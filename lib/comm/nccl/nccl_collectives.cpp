@@ -8,6 +8,7 @@
 #include "lib/comm/call_queue.hpp"
 #include "lib/comm/fold.hpp"
 #include "lib/comm/overlap.hpp"
+#include "lib/device/default_stream.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -61,11 +62,13 @@ class Answers {
 Work NcclCollectives::begin(const char* name, const Result<void>& fits, const DeviceCall& call, NcclCommunicator::Body body) {
   if (!fits.ok()) return over(fits);
   const Device of = call.stream.device();
-  if (of != device_ || call.stream.handle() == nullptr)
-    return over(invalid(fmt::format("{} on cuda:{} needs a stream of that device, and got {}", name, device_.index,
+  const char* const unmade = default_stream(call.stream);
+  if (of != device_ || unmade != nullptr)
+    return over(invalid(fmt::format("{} on cuda:{} needs a stream that the program has made there (cudaStreamCreateWithFlags), and got {}",
+                                    name, device_.index,
                                     of.kind == DeviceKind::host ? std::string{"the host's program order"}
                                     : of != device_             ? fmt::format("one of cuda:{}", of.index)
-                                                                : std::string{"CUDA's default stream"})));
+                                                                : std::string{unmade})));
   return communicator_->call(name, call.stream, call.limit, std::move(body));
 }
 

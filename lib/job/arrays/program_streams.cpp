@@ -7,6 +7,7 @@
 #include "lib/base/assert.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/device/current_device.hpp"
+#include "lib/device/default_stream.hpp"
 #include "lib/device/runtime.hpp"
 
 namespace elrun::inline v0 {
@@ -15,16 +16,18 @@ namespace {
 std::string name_of(Stream stream) {
   const Device of = stream.device();
   if (of.kind == DeviceKind::host) return "the host's program order";
-  return fmt::format("{} of cuda:{}", stream.handle() == nullptr ? "CUDA's default stream" : "a stream", of.index);
+  const char* const unmade = default_stream(stream);
+  return fmt::format("{} of cuda:{}", unmade == nullptr ? "a stream" : unmade, of.index);
 }
 
 }  // namespace
 
 Stream ProgramStreams::checked(Stream wanted) const {
   if (wanted.device().kind == DeviceKind::host) return jobs_;
-  if (wanted.device() == jobs_.device() && wanted.handle() != nullptr) return wanted;
-  throw Error{invalid(fmt::format("the job works in {}, and the program names {}: use job.stream(), or a stream of its own on job.device()",
-                                  name_of(jobs_), name_of(wanted)))};
+  if (wanted.device() == jobs_.device() && default_stream(wanted) == nullptr) return wanted;
+  throw Error{invalid(fmt::format(
+      "the job works in {}, and the program names {}: use job.stream(), or a stream that it has made on job.device() (cudaStreamCreateWithFlags)",
+      name_of(jobs_), name_of(wanted)))};
 }
 
 void ProgramStreams::order(Stream before, Stream after) {

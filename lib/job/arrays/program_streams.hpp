@@ -15,7 +15,8 @@ class ProgramStreams {
   /// `jobs`: the stream of the job's memory, which outlives this. Throws Error.
   explicit ProgramStreams(Stream jobs) : jobs_{jobs}, event_{jobs.device()} {}
   [[nodiscard]] Stream jobs() const { return jobs_; }
-  /// The stream that `wanted` means: Stream{} is the job's. Throws Error (`invalid_argument`) for one of another device, and for CUDA's default stream.
+  /// The stream that `wanted` means: Stream{} is the job's. Throws Error (`invalid_argument`) for one of another device, and for CUDA's default stream by any
+  /// of its handles (lib/device/default_stream.hpp).
   [[nodiscard]] Stream checked(Stream wanted) const;
   /// What `programs` is given from now on sees what the job's stream was given so far. Throws Error.
   void begin(Stream programs) { order(jobs_, programs); }

@@ -11,13 +11,24 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr int no_device = 100, insufficient_driver = 35;  // as cudaError_t
+constexpr int no_device = 100, insufficient_driver = 35, initialization_error = 3, unknown = 999;  // as cudaError_t
 
 /// The machine has no device for this process. A driver that is too old, or not ready, means that it has one.
 bool has_none(const DeviceFacts& facts) {
   if (!facts.built_with_cuda) return true;
   if (!facts.failed) return facts.count == 0;
   return facts.failed->error == no_device || (facts.failed->error == insufficient_driver && facts.failed->driver_version == 0);
+}
+
+/// From the first call of CUDA in a process these do not say that it has lost a device: nothing has begun, and another process would be told the same.
+std::optional<Failure> does_not_start(const CudaFailure& failed) {
+  if (failed.error != initialization_error && failed.error != unknown) return std::nullopt;
+  return Failure{
+      Code::refused, Remedy::fix_config,
+      fmt::format(
+          "{} gave {} ({}): CUDA does not start here. Look whether the kernel's module nvidia_uvm is loaded (`nvidia-modprobe -u -c 0`; after a suspend it has to be loaded "
+          "anew), whether the container was given /dev/nvidia-uvm, and at `dmesg`; a process made by fork of one that used CUDA cannot use it",
+          failed.call, failed.name, failed.text)};
 }
 
 /// What is said of the devices that are visible: "2 devices are visible (CUDA_VISIBLE_DEVICES=0,1)".
@@ -56,7 +67,7 @@ Result<Device> choose_device(const DeviceWishes& wishes, const DeviceFacts& fact
                    fmt::format("ELRUN_DEVICE={} asks for a CUDA device: {}", wanted, why_none(wishes, facts))};
   }
   if (facts.failed) {
-    Failure why = failure_of(*facts.failed);
+    Failure why = does_not_start(*facts.failed).value_or(failure_of(*facts.failed));
     why.what = fmt::format("the CUDA devices of this machine cannot be used; ELRUN_DEVICE=cpu does without them. {}", why.what);
     return why;
   }

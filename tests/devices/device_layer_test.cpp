@@ -235,7 +235,7 @@ TEST_CASE("making and destroying a thousand times leaks nothing", "[devices]") {
   CHECK(fakegpu::holdings() == before);
 }
 
-TEST_CASE("no driver, an old driver and no device are facts that lead to the right decision", "[devices]") {
+TEST_CASE("no driver, an old driver, no device and a CUDA that does not start are facts that lead to the right decision", "[devices]") {
   CHECK(choose_device({.local_rank = 1}, device_facts()).value() == second);
   fakegpu::set_faults("no_driver");
   CHECK(choose_device({}, device_facts()).value() == Device{});
@@ -248,6 +248,14 @@ TEST_CASE("no driver, an old driver and no device are facts that lead to the rig
   CHECK(old.failure().what.find("CUDA 12.2 at most") != std::string::npos);
   fakegpu::set_faults("no_device");
   CHECK(choose_device({}, device_facts()).value() == Device{});
+  for (const auto& [fault, name] :
+       {std::pair{"count:999", "cudaErrorUnknown (unknown error)"}, {"count:3", "cudaErrorInitializationError"}}) {
+    fakegpu::set_faults(fault);
+    const auto not_started = choose_device({}, device_facts());
+    REQUIRE_FALSE(not_started.ok());
+    CHECK(not_started.failure().remedy == Remedy::fix_config);
+    CHECK(not_started.failure().what.find(name) != std::string::npos);
+  }
   fakegpu::set_faults("");
 }
 

@@ -136,9 +136,12 @@ TEST_CASE("where every worker's device fails the job ends when its restarts are 
     return Job::Setting{.arguments = {"--nproc_per_node", "2", "--max_restarts", "1", "--no_python", test_program_path("job_worker")},
                         .environment = {{"FAKEGPU_DEVICES", "2"}, {"FAKEGPU_FAULTS", faults}, {"ELRUN_DEVICE", "cuda"}}};
   };
-  Job exhausted{job_of("malloc:4")}, absent{job_of("no_driver")};
+  Job exhausted{job_of("malloc:4")}, absent{job_of("no_driver")}, not_started{job_of("count:999")};
   CHECK(exhausted.wait() == 1);
   CHECK((exhausted.says("all 1 restarts (--max_restarts) are used") && exhausted.says("its memory is used up")));
   CHECK(absent.wait() == 78);
   CHECK((absent.says("a wrong configuration is not restarted") && absent.says("there is no NVIDIA driver")));
+  CHECK(not_started.wait() == 78);
+  CHECK((not_started.says("a wrong configuration is not restarted") && not_started.says("/dev/nvidia-uvm")));
+  CHECK_FALSE(not_started.says("lost the device"));
 }

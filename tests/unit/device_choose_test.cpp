@@ -12,6 +12,7 @@ using namespace elrun;
 namespace {
 
 constexpr int no_device = 100, insufficient_driver = 35, system_not_ready = 802, mismatch = 803;
+constexpr int initialization_error = 3, held_alone = 46, unknown = 999;
 
 DeviceFacts devices(int count) { return {.built_with_cuda = true, .count = count}; }
 DeviceFacts failing(int error, int driver_version) {
@@ -87,6 +88,17 @@ TEST_CASE("a device that is there and cannot be used is refused, never replaced 
     refused(w, failing(system_not_ready, 13000), Code::refused, {"nvidia-fabricmanager", "ELRUN_DEVICE=cpu"});
     refused(w, failing(mismatch, 13000), Code::mismatch, {"different versions"});
   }
+}
+
+TEST_CASE("where CUDA does not start no device was lost, and no restart is tried", "[device]") {
+  for (const int error : {initialization_error, unknown})
+    for (const DeviceWishes& w : {DeviceWishes{}, wishes("cuda"), wishes("cuda:0")}) {
+      refused(w, failing(error, 13000), Code::refused,
+              {"cudaGetDeviceCount gave cudaErrorOfThisTest (what the runtime says)", "nvidia-modprobe -u", "/dev/nvidia-uvm",
+               "ELRUN_DEVICE=cpu"});
+      CHECK(choose_device(w, failing(error, 13000)).failure().what.find("lost") == std::string::npos);
+    }
+  CHECK(choose_device({}, failing(held_alone, 13000)).failure().remedy == Remedy::exit_process);  // who has it may end
 }
 
 TEST_CASE("a LOCAL_RANK without a device of its own is refused, and CUDA_VISIBLE_DEVICES is named", "[device]") {

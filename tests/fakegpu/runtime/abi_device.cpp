@@ -75,6 +75,7 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   if (const cudaError_t why = refused(); why != cudaSuccess) return finish(why);
+  if (const int why = Runtime::get().faults.count_error(); why != 0) return finish(static_cast<cudaError_t>(why));
   *count = settings().devices;
   return cudaSuccess;
 }

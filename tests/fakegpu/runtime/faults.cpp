@@ -58,6 +58,7 @@ void Faults::understand(const std::string& word) {
   if (parts.size() < 2 || parts.size() > 3) refuse(word);
   const std::uint64_t at = number(parts[1], word);
   if (parts[0] == "slow_copies") return void(copies_longer_ = std::chrono::milliseconds{at});
+  if (parts[0] == "count") return void(count_error_ = static_cast<int>(at));
   if (parts[0] == "seed") {
     Random random{at};
     const auto& kind = kinds[random.below(std::size(kinds))];

@@ -11,6 +11,7 @@
 ///   no_driver           as without libcuda: cudaErrorInsufficientDriver, driver version 0
 ///   old_driver          the same, with a driver of version 12.2
 ///   no_device           a driver, and no device: cudaErrorNoDevice
+///   count:ERROR         counting the devices gives ERROR (999, cudaErrorUnknown: a machine on which CUDA does not start)
 ///   seed:S              one of the first six, at a place that S chooses
 ///
 /// Numbers count from 1, over all devices of the process.
@@ -43,6 +44,8 @@ class Faults {
 
   enum class Driver : std::uint8_t { well, missing, old, without_device };
   [[nodiscard]] Driver driver() const { return driver_; }
+  /// What counting the devices gives; 0: how many there are.
+  [[nodiscard]] int count_error() const { return count_error_; }
   [[nodiscard]] std::chrono::milliseconds copies_longer() const { return copies_longer_; }
 
  private:
@@ -50,6 +53,7 @@ class Faults {
   void understand(const std::string& word);
   std::vector<Fault> faults_;
   Driver driver_ = Driver::well;
+  int count_error_ = 0;
   std::chrono::milliseconds copies_longer_{0};
   std::uint64_t mallocs_ = 0, pinned_ = 0, launches_ = 0;
 };

@@ -43,6 +43,12 @@ std::string host_for_nccl(std::string boot) {
   return by_user == nullptr || *by_user == '\0' ? boot : "NCCL_HOSTID=" + std::string{by_user};
 }
 
+std::string nccl_set_wrong() {
+  const char* const by_user = std::getenv("NCCL_COMM_ID");
+  if (by_user == nullptr || *by_user == '\0') return "";
+  return "NCCL_COMM_ID is set, which gives all groups one address, so that ranks of another group or of a generation that is over answer there: unset it";
+}
+
 bool nccl_may_share_devices() {
   const char* const by_user = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return by_user != nullptr && *by_user != '\0' && std::string_view{by_user} != "0";

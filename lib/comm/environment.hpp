@@ -22,6 +22,9 @@ namespace elrun::inline v0 {
 /// What NCCL takes for this process's host: the user's NCCL_HOSTID, or else `boot`. Machines that were cloned with their boot id need the variable.
 [[nodiscard]] std::string host_for_nccl(std::string boot);
 
+/// Why NCCL cannot be used as the user has set it; empty: it can. NCCL_COMM_ID is refused: it gives all groups of a process one address, those of one generation and those of the next.
+[[nodiscard]] std::string nccl_set_wrong();
+
 /// The user lets NCCL, 2.30 and newer, put several ranks on one device.
 [[nodiscard]] bool nccl_may_share_devices();
 

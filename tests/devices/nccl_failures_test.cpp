@@ -144,6 +144,15 @@ TEST_CASE("a communicator for which a peer never comes ends by its deadline, wit
   CHECK(HeldByProcess::now().communicators == 0);
 }
 
+TEST_CASE("a group fails on all ranks where one of them gives NCCL an address for all groups", "[nccl]") {
+  REQUIRE(::setenv("NCCL_COMM_ID", "127.0.0.1:5000", 1) == 0);
+  const std::string complaints = whole_generation(2);
+  REQUIRE(::unsetenv("NCCL_COMM_ID") == 0);
+  CHECK_THAT(complaints, Catch::Contains("rank 0 of generation 1") && Catch::Contains("rank 1 of generation 1") &&
+                             Catch::Contains("rank 0 cannot use NCCL: NCCL_COMM_ID is set") && Catch::Contains("unset it"));
+  CHECK(HeldByProcess::now().communicators == 0);
+}
+
 TEST_CASE("a peer that leaves while a call needs it is named a second later", "[nccl]") {
   LocalWorld local{2};
   Complaints complaints;

@@ -124,3 +124,13 @@ TEST_CASE("NCCL_HOSTID says which ranks are on one host for NCCL, as it does to 
   CHECK(host("host 1", "boot a") == host("host 1", "boot b"));
   CHECK(host("boot a", "boot b") != host(nullptr, "boot a"));
 }
+
+TEST_CASE("an address for all of NCCL's groups is refused, for those of another generation would answer there", "[choose]") {
+  const auto problem = [](const char* by_user) {
+    const Variable set{by_user, "NCCL_COMM_ID"};
+    return nccl_set_wrong();
+  };
+  CHECK(problem(nullptr) == "");
+  CHECK(problem("") == "");
+  CHECK(problem("10.0.0.1:5000").find("NCCL_COMM_ID is set") == 0);
+}

@@ -26,6 +26,7 @@ NcclFacts facts_of(const Result<NcclLibrary>& nccl, Device device) {
     return facts;
   }
   facts.version = nccl->version();
+  if (facts.problem = nccl_set_wrong(); !facts.problem.empty()) return facts;
   std::array<char, 64> address{};
   if (const cudaError_t error = cudaDeviceGetPCIBusId(address.data(), address.size(), device.index); error != cudaSuccess) {
     facts.problem = fmt::format("cuda:{} cannot be used: {}", device.index, cudaGetErrorString(error));

@@ -144,6 +144,26 @@ TEST_CASE("a communicator for which a peer never comes ends by its deadline, wit
   CHECK(HeldByProcess::now().communicators == 0);
 }
 
+TEST_CASE("a group that its ranks cannot make draws no id, for which NCCL keeps a thread and a socket", "[nccl]") {
+  REQUIRE(whole_generation(1) == "");  // the library is there
+  std::atomic<int> drawn{0};
+  const auto set_hook = in_fake_nccl<void (*)(FakeNcclHook, void*)>("fakenccl_set_hook");
+  set_hook(
+      [](void* count, std::uint64_t, const char* name) {
+        if (std::string_view{name} == "ncclGetUniqueId") ++*static_cast<std::atomic<int>*>(count);
+      },
+      &drawn);
+  LocalWorld local{2};
+  Complaints complaints;
+  run_devices(
+      local, complaints, [](DeviceRank&) {}, [](std::uint32_t) { return device_options(0); });
+  CHECK_THAT(complaints.all(), Catch::Contains("ranks 0 and 1 use one device"));
+  CHECK(drawn == 0);
+  CHECK(whole_generation(2, 2) == "");
+  CHECK(drawn == 1);
+  set_hook(nullptr, nullptr);
+}
+
 TEST_CASE("a group fails on all ranks where one of them gives NCCL an address for all groups", "[nccl]") {
   REQUIRE(::setenv("NCCL_COMM_ID", "127.0.0.1:5000", 1) == 0);
   const std::string complaints = whole_generation(2);

@@ -1,7 +1,7 @@
 #pragma once
 /// \file What each rank says of itself before a communicator is made, and whether all of them together can make one. Pure.
 ///
-/// All ranks say it in one call of the store, so a rank that cannot take part is named by every rank at once, where NCCL would wait.
+/// All ranks say it in one call of the store, and the roots once more with their ids, so a rank that cannot take part is named by every rank at once, where NCCL would wait.
 
 #include <array>
 #include <cstddef>

@@ -63,7 +63,7 @@ endif()
 
 # elrun_library(name SOURCES a.cpp ... [SIMULATED b.cpp ...] [ON_DEVICES c.cpp ...] PUBLIC elrun::x PRIVATE y): static library elrun_<name>, alias
 # elrun::<name>. SIMULATED and ON_DEVICES name further sources, of which there are copies with planted bugs: the simulator's
-# (tests/sim.cmake), and those of what a job does with devices (tests/fakegpu/planted/job_bugs.cmake).
+# (tests/sim.cmake), those of what a job does with devices, and those of calls of NCCL (tests/fakegpu/planted).
 # PRECOMPILED std|asio|grpc: the headers that need not be parsed for each source (Precompiled.cmake), and the sources are compiled several at a time.
 function(elrun_library name)
   cmake_parse_arguments(ARG "" "PRECOMPILED" "SOURCES;SIMULATED;ON_DEVICES;PUBLIC;PRIVATE" ${ARGN})

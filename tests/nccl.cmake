@@ -64,3 +64,4 @@ foreach(test job_processes_test job_faults_test)  # what their workers find; wit
   endif()
 endforeach()
 include(fakegpu/planted/job_bugs.cmake)
+include(fakegpu/planted/nccl_bugs.cmake)

@@ -1,5 +1,5 @@
 # Bugs planted in the product's own sources. Copies of them are made in the build folder, with every bug in them; the program says by elrun_planted_bug() which one is
-# there, 0 for none. Here are those of the kernels, whose twins take the place of the right ones in planted_product_test; job_bugs.cmake has those of a job.
+# there, 0 for none. Here are those of the kernels, whose twins take the place of the right ones in planted_product_test; job_bugs.cmake has those of a job, nccl_bugs.cmake those of calls of NCCL.
 #
 # plant(file number right wrong [within]): bug `number` replaces the expression `right`, which stands in `file` once (or once in the text `within`), by `wrong`, of the same
 # type. `planted_set` names the copies that belong together.

@@ -122,7 +122,7 @@ class ELRUN_API DeviceCalls {
   [[nodiscard]] Work broadcast(DeviceSpan<std::byte> data, Rank root) const;
   /// The two do not overlap.
   [[nodiscard]] Work all_to_all(DeviceSpan<const std::byte> in, DeviceSpan<std::byte> out) const;
-  /// Between two, which alone make the call. Both are over when the bytes have arrived, or nearly.
+  /// Between two, which alone make the call. Both are over when the bytes have arrived, or nearly. The first from one rank to another connects them and **returns only when the other has come to its end of it**: where ranks send before they receive, as in a ring, all wait, until the deadline. They use `exchange`.
   [[nodiscard]] Work send(DeviceSpan<const std::byte> data, Rank to) const;
   [[nodiscard]] Work receive(DeviceSpan<std::byte> data, Rank from) const;
   /// As ProcessGroup::exchange, also in what may not overlap; lists agree piece by piece. They are borrowed until this returns.

@@ -108,6 +108,11 @@ TEST_CASE("sends and receives that are not in one group block each other, and an
   run_raw(2, [&](RawRank& mine) {
     (void)settle(mine.comm);
     const OnDevice<std::uint32_t> out{mine.stream.view(), {1}}, in{mine.stream.view(), {2}};
+    (void)nccl().group_start();  // connects the two; without it the send would be in progress for good
+    (void)nccl().send(out.span().data, 1, ncclUint32, 1 - mine.rank, mine.comm, mine.native());
+    (void)nccl().receive(in.span().data, 1, ncclUint32, 1 - mine.rank, mine.comm, mine.native());
+    (void)nccl().group_end();
+    if (settle(mine.comm) != ncclSuccess || in.values().front() != 1) ++problems;
     (void)nccl().send(out.span().data, 1, ncclUint32, 1 - mine.rank, mine.comm, mine.native());
     (void)settle(mine.comm);
     (void)nccl().receive(in.span().data, 1, ncclUint32, 1 - mine.rank, mine.comm, mine.native());

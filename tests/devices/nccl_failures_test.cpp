@@ -144,6 +144,45 @@ TEST_CASE("a communicator for which a peer never comes ends by its deadline, wit
   CHECK(HeldByProcess::now().communicators == 0);
 }
 
+TEST_CASE("ranks of a ring that send before they receive wait for each other until the deadline, and an exchange connects them", "[nccl]") {
+  const auto ring = [](DeviceRank& mine) {
+    const OwnedStream second{cuda(mine.rank)};
+    const OnDevice<std::uint32_t> out{mine.stream.view(), {mine.rank}}, in{second.view(), {9}};
+    const std::uint32_t next = (mine.rank + 1) % mine.world, before = (mine.rank + 2) % mine.world;
+    const Work sent = mine.calls().send(as_bytes(out.span()), Rank{next});
+    const Work received = mine.group.on(second.view()).receive(in.bytes(), Rank{before});
+    auto result = sent.wait(deadline_in(60s));
+    if (result.ok()) result = received.wait(deadline_in(60s));
+    return std::pair{result, result.ok() ? in.values().front() : 9};
+  };
+  LocalWorld hangs{3}, exchanges{3, 2};
+  Complaints complaints;
+  std::atomic<int> late{0};
+  run_devices(hangs, complaints, [&](DeviceRank& mine) {
+    mine.group.set_deadline(300ms);
+    const auto result = ring(mine).first;
+    if (result.ok()) return mine.complain(false, "a ring of send and receive went round");
+    if (result.failure().code == Code::deadline_passed && message(result.failure()).find("ncclSend on cuda:") != std::string::npos) ++late;
+  });
+  CHECK(complaints.all() == "");
+  CHECK(late >= 1);  // of the others some hear of that
+  run_devices(exchanges, complaints, [&](DeviceRank& mine) {
+    const OnDevice<std::uint32_t> out{mine.stream.view(), {mine.rank}}, in{mine.stream.view(), {9}};
+    std::vector<DeviceSendList> sends(3);
+    std::vector<DeviceReceiveList> receives(3);
+    sends[(mine.rank + 1) % 3] = {as_bytes(out.span())};
+    receives[(mine.rank + 2) % 3] = {in.bytes()};
+    mine.must(mine.calls().exchange(sends, receives), "exchange");
+    mine.complain(in.values().front() == (mine.rank + 2) % 3, "the exchange is wrong");
+    const auto [result, value] = ring(mine);
+    mine.complain.must(result, "a ring between ranks that are connected");
+    mine.complain(value == (mine.rank + 2) % 3, "the ring is wrong");
+    mine.complain.must(mine.group.finish(), "finish");
+  });
+  CHECK(complaints.all() == "");
+  CHECK(fakegpu::take_reports().empty());
+}
+
 TEST_CASE("a group that its ranks cannot make draws no id, for which NCCL keeps a thread and a socket", "[nccl]") {
   REQUIRE(whole_generation(1) == "");  // the library is there
   std::atomic<int> drawn{0};

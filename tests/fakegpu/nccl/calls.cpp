@@ -152,6 +152,7 @@ void add_all_to_all(Moves& moves, int, const void* in, void* out, std::size_t by
 
 void add_send(Moves& moves, const void* from, std::size_t bytes, int to) {
   (void)named(moves, "ncclSend", bytes);
+  moves.to.push_back(to);
   moves.out[at(to)].push_back({static_cast<const std::byte*>(from), bytes});
   add_text(moves, to, true, false, "a message of " + std::to_string(bytes) + " bytes");
   moves.reads.push_back({from, bytes});
@@ -159,6 +160,7 @@ void add_send(Moves& moves, const void* from, std::size_t bytes, int to) {
 
 void add_receive(Moves& moves, void* to, std::size_t bytes, int from) {
   (void)named(moves, "ncclRecv", bytes);
+  moves.from.push_back(from);
   moves.in[at(from)].push_back({static_cast<std::byte*>(to), bytes});
   add_text(moves, from, false, true, "a message of " + std::to_string(bytes) + " bytes");
   moves.writes.push_back({to, bytes});

@@ -41,6 +41,8 @@ struct Moves {
   };
   std::vector<Fold> folds;
   std::vector<Range> reads, writes;
+  /// Peers of send, and of receive: the two of each make a connection first.
+  std::vector<int> to, from;
   std::string name;  ///< Of the whole, for reports.
 };
 

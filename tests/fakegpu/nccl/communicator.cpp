@@ -169,6 +169,7 @@ ncclResult_t Communicator::poll() {
       if (error_ = shared_device(); error_ != ncclSuccess) return error_;
       break;
     case Stage::issuing:
+      if (!connected()) return ncclInProgress;
       if (error_ = enqueue_pending(); error_ != ncclSuccess) return error_;
       break;
     case Stage::finalizing:
@@ -226,6 +227,23 @@ ncclResult_t Communicator::begin(Moves moves, cudaStream_t stream) {
   polls_left_ = 1 + static_cast<int>(fakegpu::random_below(3));
   if (!blocking_) return ncclInProgress;
   return wait();
+}
+
+bool Communicator::connected() {
+  bool all = true;
+  for (const Pending& each : pending_) {
+    for (const int peer : each.exchange->moves().to) {
+      Mailbox& pair = world_->mailbox(rank_, peer);
+      pair.sender_came = 1;
+      all = all && pair.receiver_came != 0;
+    }
+    for (const int peer : each.exchange->moves().from) {
+      Mailbox& pair = world_->mailbox(peer, rank_);
+      pair.receiver_came = 1;
+      all = all && pair.sender_came != 0;
+    }
+  }
+  return all;
 }
 
 ncclResult_t Communicator::enqueue_pending() {

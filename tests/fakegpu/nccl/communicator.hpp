@@ -87,6 +87,8 @@ class Communicator {
   void join();
   bool advance_split();
   [[nodiscard]] ncclResult_t shared_device() const;
+  /// The peers of sends and receives have come to theirs, once for each ordered pair: before that the real one is in progress, too.
+  [[nodiscard]] bool connected();
   ncclResult_t enqueue_pending();
 
   std::string path_;

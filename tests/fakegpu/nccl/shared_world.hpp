@@ -15,7 +15,9 @@ inline constexpr int ranks_max = 16;
 /// One message from one rank to another. The sender writes `posted` and the text, the receiver `wanted` and `taken`. All count messages.
 struct Mailbox {
   std::atomic<std::uint64_t> wanted, posted, taken;
-  char text[1000];  ///< The sender's calls, in words: what the receiver expects has to be the same.
+  std::atomic<std::uint32_t> sender_came,
+      receiver_came;  ///< To a first send, and to its receive: with both the two are connected, for good.
+  char text[1000];    ///< The sender's calls, in words: what the receiver expects has to be the same.
 };
 
 struct RankWords {

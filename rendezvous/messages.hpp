@@ -107,6 +107,8 @@ struct Join {
   Duration stop_grace{};  ///< Its `--shutdown_timeout`, `stop_grace_told_max` at most: so long its workers may take to end. 0: not told
   bool prepares = false;  ///< It heeds `Prepare`.
   Preparedness preparedness = Preparedness::none;
+  bool has_trained =
+      false;  ///< Workers of this node decided a step of the job, in whatever generation: a coordinator that saw none knows of it then.
 };
 constexpr Duration heartbeat_told_max = 24h;
 constexpr Duration stop_grace_told_max = 1h;  ///< The others wait no longer than this for a node that ends its workers.

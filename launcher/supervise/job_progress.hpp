@@ -37,6 +37,8 @@ class JobProgress {
   }
   /// What a worker of this node said last of a step.
   [[nodiscard]] const StepProgress& newest_step() const { return newest_step_; }
+  /// Workers of this node decided a step, in whatever generation.
+  [[nodiscard]] bool has_trained() const { return remembered_.decided > 0; }
   void begin_generation(std::uint64_t number) { failures_.begin_generation(number); }
   void went_on_from(Restoration from) {
     failures_.went_on_from(from.checkpoint, from.step);

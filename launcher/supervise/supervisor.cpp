@@ -139,6 +139,7 @@ void Supervisor::join() {
   }
   join.restarts = generation_.world().restarts;
   join.heard = line_.newest_running();
+  join.has_trained = job_.has_trained();
   const bool is_ready = !join.resuming && join.workers > 0 && workers_.are_prepared(join.workers);
   const bool some_stay = std::any_of(workers_.all().begin(), workers_.all().end(), [](const Worker& w) { return w.life.is(Life::stayed); });
   if (preparation_.beside) join.preparedness = Preparedness::starting;

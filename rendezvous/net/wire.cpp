@@ -201,6 +201,7 @@ struct PutNodeMessage {
     join.set_heartbeat_ns(m.heartbeat.count());
     join.set_prepares(m.prepares);
     join.set_preparedness(static_cast<std::uint32_t>(m.preparedness));
+    join.set_has_trained(m.has_trained);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -359,6 +360,7 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   out.prepares = in.prepares();
   if (in.preparedness() <= static_cast<std::uint32_t>(preparedness_last))  // what only a later version knows is none
     out.preparedness = static_cast<Preparedness>(in.preparedness());
+  out.has_trained = in.has_trained();
   return check.finish<NodeMessage>(std::move(out));
 }
 

@@ -211,6 +211,14 @@ void Round::worker_failed(Node& node, const WorkerFailed& failed, Instant now) {
   if (!put_off(*me, failed, now)) judge(*me, failed, std::move(why), now);
 }
 
+// A step was decided here, or under an earlier coordinator, as another member says. It is no number that the restart budget counts on: a Join that
+// tells a lie changes nothing but what becomes of another node's wrong configuration. Of newcomers it is not believed.
+bool Round::others_have_trained(const NodeId& id) const {
+  return budget_.newest_step() > 0 || std::any_of(nodes_.all().begin(), nodes_.all().end(), [&](const auto& entry) {
+           return entry.second.member && entry.first != id && entry.second.join.has_trained;
+         });
+}
+
 // What the failure costs, and whether the job goes on: by the rules of the job, whatever the dead process had said of itself.
 void Round::judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now) {
   const NodeId id = member.node;
@@ -220,7 +228,7 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
   // Where others have trained with the same configuration, it is this node that is wrong.
   const bool excluded =
       dispensable && (history.failures >= exclude_after || (failed.before_session && budget_.limit(options().max_restarts) == 0) ||
-                      (wrong_configuration && budget_.newest_step() > 0 && !generation().has_decided()));
+                      (wrong_configuration && others_have_trained(id) && !generation().has_decided()));
   const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
   if (!harms_itself && !budget_.belongs_to_last_failure(failed.exit_code, failed.before_return, now))
     budget_.note_failure(failed.exit_code, now - generation().began(), now);

@@ -146,6 +146,7 @@ class Round {
   // Failures of workers, and what they cost; round.cpp, round_exclude.cpp
   void worker_failed(Node& node, const WorkerFailed& failed, Instant now);
   [[nodiscard]] bool put_off(const Member& member, const WorkerFailed& failed, Instant now);
+  [[nodiscard]] bool others_have_trained(const NodeId& id) const;
   void judge(const Member& member, const WorkerFailed& failed, Failure why, Instant now);
   void judge_what_was_put_off(Instant now);
   void judge_done_before_session(Instant now);

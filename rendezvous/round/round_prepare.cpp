@@ -112,7 +112,7 @@ void Round::not_prepared(Node& node, const NotPrepared& said, Instant now) {
       fmt::format("a worker of node {} ended by {} before the node had a place: failure {} in a row", id.value(), said.what,
                   history.failures),
       true);
-  if (history.failures >= exclude_after || (said.exit_code == exit_code_configuration && budget_.newest_step() > 0))
+  if (history.failures >= exclude_after || (said.exit_code == exit_code_configuration && others_have_trained(id)))
     exclude_unprepared(id, now);
 }
 

@@ -172,6 +172,7 @@ Join resuming(std::uint8_t agent, const Generation& generation, Seat seat) {
   join.seat = seat;
   join.restarts = {3, 1};
   join.heard = generation.number + 2;
+  join.has_trained = true;
   return join;
 }
 

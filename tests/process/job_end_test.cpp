@@ -1,5 +1,6 @@
 // When a Job is done, and when it is not; and nodes that cannot start it. Real launchers and workers.
 #include <csignal>
+#include <memory>
 
 #include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"
@@ -235,6 +236,35 @@ TEST_CASE("a node that cannot start does so in the first generation too, and the
   CHECK(bad.wait() == 0);
   CHECK(a.says("done step=200 "));
   CHECK(bad.says("excluded: its workers failed"));
+}
+
+TEST_CASE("a newcomer that is another job ends alone, also where a new coordinator has seen no step yet", "[job_end][process][grpc]") {
+  const Cluster cluster;
+  const TemporaryDirectory checkpoints;
+  const std::string port = cluster.endpoint.substr(cluster.endpoint.find(':') + 1), conf = "last_call_timeout=60,is_host=0";
+  const auto serve = [&] {
+    auto store = std::make_unique<Job>(Job::Setting{.arguments = {"store", "--host", "127.0.0.1", "--port", port}});
+    REQUIRE(store->line("serving the rendezvous"));
+    return store;
+  };
+  const auto trains = [&](const std::string& rank, const std::string& checkpoint) {
+    return Job{cluster.agent("2:3", rank, {worker(), "400", "train", "0", checkpoint}, conf)};
+  };
+  auto store = serve();
+  Job a{trains("0", "")}, b{trains("1", "")}, lost{trains("2", "")};
+  REQUIRE(a.line("world=3"));
+  store->signal(SIGKILL), lost.signal(SIGKILL);
+  store->wait(), lost.wait();
+  Job other{trains("2", checkpoints.path())};  // in the place of the lost one, as a machine that is back with another configuration
+  REQUIRE(other.line("retries for another"));
+  store = serve();
+  CHECK(other.line("excluded: its workers failed"));
+  const Ended ended = finish(a);
+  INFO(ended.output << "\n" << store->output());
+  CHECK(ended.code == 0);
+  CHECK(b.wait() == 0);
+  CHECK(ended.says("done step=400 "));
+  CHECK(other.wait() == 0);  // the job is done
 }
 
 TEST_CASE("an agent that is started again and again does not use up the restarts of the job", "[job_end][process][grpc]") {

@@ -298,6 +298,60 @@ TEST_CASE("a wrong configuration of one node ends no job that has trained with i
   }
 }
 
+TEST_CASE("a new coordinator knows from the other members that the job has trained", "[round][exclude]") {
+  const World held = *Bad{}.last<World>(StreamNumber{1});
+  RoundBench bench{one_to_three, fresh_setup()};
+  const auto comes = [&](const std::string& node, bool has_trained) {
+    Join join = bench.a_join(node);
+    join.last = has_trained ? held.generation : Generation{};
+    join.has_trained = has_trained;
+    return bench.join(join);
+  };
+  const auto begins = [&](bool first, bool second, bool third) {
+    const std::array all{comes("a", first), comes("b", second), comes("c", third)};
+    REQUIRE(bench.world(all[2]) == "a b c");
+    bench.say(all[0], WorkersAreJob{bench.generation()});
+    return all;
+  };
+  const auto ends_by = [&](const std::array<StreamNumber, 3>& all, std::int32_t code) {
+    bench.say(all[2], failure(bench.generation(), true, code));
+    bench.acknowledge(all[0], "a"), bench.acknowledge(all[1], "b"), bench.acknowledge(all[2], "c");
+  };
+  SECTION("so a newcomer's wrong configuration excludes its node") {
+    const auto all = begins(true, true, false);
+    ends_by(all, exit_code_configuration);
+    CHECK_FALSE(bench.round.verdict());
+    CHECK(bench.world(all[0]) == "a b");
+  }
+  SECTION("so does that of a node that has trained itself, where its machine has changed since") {
+    const auto all = begins(true, true, true);
+    ends_by(all, exit_code_configuration);
+    CHECK_FALSE(bench.round.verdict());
+    CHECK(bench.world(all[0]) == "a b");
+  }
+  SECTION("not from the node that is wrong") {
+    ends_by(begins(false, false, true), exit_code_configuration);
+    REQUIRE(bench.round.verdict());
+    CHECK(bench.round.verdict()->exit_code == exit_code_configuration);
+  }
+  SECTION("not from a node that has no place in the world") {
+    const auto all = begins(false, false, false);
+    comes("d", true);
+    ends_by(all, exit_code_configuration);
+    REQUIRE(bench.round.verdict());
+    CHECK(bench.round.verdict()->exit_code == exit_code_configuration);
+  }
+  SECTION("what they say is no progress: another failure costs what it cost without it") {
+    const bool has_trained = GENERATE(true, false);
+    const auto all = begins(has_trained, has_trained, has_trained);
+    ends_by(all, 3);
+    CHECK(bench.last<World>(all[0])->restarts.used == 1);
+    bench.say(all[0], Progress{bench.generation(), 1});  // the first step that this coordinator hears of, as ever
+    ends_by(all, 3);
+    CHECK(bench.last<World>(all[0])->restarts.used == 1);
+  }
+}
+
 TEST_CASE("a failure that a lost member explains does not count for its node", "[round][exclude]") {
   Bad bench;
   bench.fail_at_start(), bench.fail_at_start();

@@ -147,6 +147,22 @@ TEST_CASE("a wrong configuration at the start of a node keeps it out after one f
   const StreamNumber c = bench.newcomer("c");
   bench.say(c, NotPrepared{bench.generation(), "exit code 78", exit_code_configuration, true});
   CHECK(bench.count<Prepare>(c) == 1);
+  SECTION("also where the coordinator is new, and has heard of no step yet") {
+    RoundBench fresh{bench.options, fresh_setup()};
+    const auto resumes = [&](const std::string& node, StreamNumber before) {
+      Join join = fresh.a_resuming_join(node, *bench.last<World>(before));
+      join.has_trained = true;
+      return fresh.join(join);
+    };
+    const StreamNumber a = resumes("a", bench.a);
+    resumes("b", bench.b);
+    REQUIRE(fresh.last<Resumed>(a));
+    fresh.say(a, WorkersAreJob{bench.generation(), true});
+    const StreamNumber newcomer = fresh.join(bench.a_newcomer("c"));
+    REQUIRE(fresh.count<Prepare>(newcomer) == 1);
+    fresh.say(newcomer, NotPrepared{bench.generation(), "exit code 78", exit_code_configuration, true});
+    CHECK(fresh.count<Prepare>(newcomer) == 1);
+  }
 }
 
 TEST_CASE("a worker that ends after its node was ready costs the node its place, not the others their generation", "[round][prepare]") {

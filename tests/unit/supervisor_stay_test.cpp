@@ -514,4 +514,30 @@ TEST_CASE("a hang is not survived: those who hang cannot be told from those who 
   CHECK(node.hear(Revoke{generation(1), revoked}) == Words{"revoke 10", "signal 0 9", "revoke 11", "signal 1 9"});
 }
 
+TEST_CASE("a node tells each coordinator whether its workers have decided a step", "[supervisor]") {
+  Node node;
+  const auto has_trained = [&] {
+    for (const Action& action : node.actions)
+      if (const auto* send = std::get_if<Send>(&action))
+        if (const auto* join = std::get_if<Join>(&send->message)) return join->has_trained;
+    FAIL("it does not join");
+    return false;
+  };
+  node.start(1, 2, true);
+  node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+  node.on(LinkUp{});
+  CHECK_FALSE(has_trained());
+  node.tell(10, StepDecided{generation(1), 1});
+  node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+  node.on(LinkUp{});
+  CHECK(has_trained());
+  SECTION("also when the workers are gone that did") {
+    node.hear(Revoke{generation(1), revoked});
+    node.ended(0), node.ended(1);
+    node.on(LinkDown{{Code::unreachable, Remedy::retry, "reset"}});
+    CHECK(node.on(LinkUp{}) == Words{"join last 1"});
+    CHECK(has_trained());
+  }
+}
+
 }  // namespace elrun::test::supervisor_stay

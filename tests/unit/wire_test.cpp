@@ -40,6 +40,7 @@ Join a_join() {
   join.stop_grace = 300s;
   join.prepares = true;
   join.preparedness = Preparedness::ready;
+  join.has_trained = true;
   return join;
 }
 
@@ -141,6 +142,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.stop_grace == 300s);
   CHECK(join.prepares);
   CHECK(join.preparedness == Preparedness::ready);
+  CHECK(join.has_trained);
   CHECK(std::get<Prepare>(there_and_back(CoordinatorMessage{Prepare{a_world()}})).beside == a_world());
   const auto not_prepared = std::get<NotPrepared>(there_and_back(NodeMessage{NotPrepared{twelve, "exit code 3 \xff", 3, true}}));
   CHECK(not_prepared.beside == twelve);
@@ -456,6 +458,7 @@ TEST_CASE("what an earlier version does not say has its default", "[wire]") {
   CHECK_FALSE(join.may_coordinate);
   CHECK(join.heartbeat == 0s);
   CHECK(join.stop_grace == 0s);
+  CHECK_FALSE(join.has_trained);
   CHECK(join.restarts == RestartCounts{});
   CHECK(join.topology.empty());
 }

@@ -6,13 +6,13 @@ namespace elrun::sim {
 namespace {
 
 std::string of(const Join& m) {
-  return fmt::format("Join (last {}{}{}{})", to_string(m.last), m.resuming ? ", resuming" : "",
+  return fmt::format("Join (last {}{}{}{}{})", to_string(m.last), m.resuming ? ", resuming" : "",
                      m.preparedness == Preparedness::starting    ? ", preparing"
                      : m.preparedness == Preparedness::ready     ? ", prepared"
                      : m.preparedness == Preparedness::some_stay ? ", some stay"
                      : m.preparedness == Preparedness::fresh     ? ", prepared anew"
                                                                  : "",
-                     m.seat && m.resuming ? m.broken ? " its seat, broken" : " its seat" : "");
+                     m.seat && m.resuming ? m.broken ? " its seat, broken" : " its seat" : "", m.has_trained ? ", has trained" : "");
 }
 std::string of(const NodeAlive&) { return "NodeAlive"; }
 std::string of(const Acknowledge& m) { return fmt::format("Acknowledge {}", to_string(m.generation)); }

@@ -5,6 +5,9 @@
 /// longer: a young generation is left alone for 1 s. Either way, growths are at least 1 s apart, doubled with each growth that no newly decided step
 /// has followed, 32 s at most. So a node that comes and goes does not stop the others from working.
 ///
+/// What makes the world whole again need not wait for that second, as long as a newly decided step has followed the growth before: three growths may be early,
+/// and each second gives one of them back. So in any time of t seconds there are at most t + 4 growths, whoever dies as soon as it has joined.
+///
 /// A step that is cut short is done again. So growth waits for the next step to be decided, at most twice as long as the last one took.
 
 #include <algorithm>
@@ -21,6 +24,7 @@ namespace elrun::inline v0 {
 
 constexpr Duration growth_pause = 1s;
 constexpr std::uint32_t growth_doublings_max = 5;
+constexpr std::uint32_t growths_early_max = 3;  ///< So many may come before their second is over, if they make the world whole again.
 /// Newcomers of this long are taken in together, and so are replacements, where others are still missing.
 constexpr Duration growth_gather = 250ms;
 
@@ -56,7 +60,10 @@ class Growth {
   /// A step was decided that none had decided before.
   void progressed() { growths_ = 0; }
   /// The generation ends by growth.
-  void grew(Instant now) { ++growths_, grew_at_ = now; }
+  void grew(Instant now) {
+    ++growths_, grew_at_ = now;
+    paced_until_ = std::max(paced_until_, now) + growth_pause;
+  }
 
   /// When the generation ends, if nothing changes.
   [[nodiscard]] std::optional<Instant> at(const std::optional<Newcomers>& newcomers) const {
@@ -85,7 +92,9 @@ class Growth {
     if (nodes) since = std::min(since, nodes->since);
     Instant at = is_whole ? since : since + growth_gather;
     if (!step_) at = std::max(at, began_ + pause_before_growth());  // recovery is not begun anew, but for one that takes long
-    return grew_at_ ? std::max(at, *grew_at_ + pause_before_growth()) : at;
+    if (!grew_at_) return at;
+    const bool may_be_early = is_whole && growths_ == 0;
+    return std::max(at, may_be_early ? paced_until_ - growths_early_max * growth_pause : *grew_at_ + pause_before_growth());
   }
   [[nodiscard]] Instant at_border(Instant at) const {
     if (!step_ || !took_ || decided_at_ >= at) return at;
@@ -101,6 +110,7 @@ class Growth {
   Instant decided_at_{};
   std::optional<Duration> took_;    // the last step
   std::optional<Instant> grew_at_;  // the last time
+  Instant paced_until_{};           // if each growth had waited for its second, the next one could come then
   std::uint32_t growths_ = 0;       // since a step was decided
 };
 

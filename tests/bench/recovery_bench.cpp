@@ -43,6 +43,7 @@ constexpr auto now = std::chrono::steady_clock::now;
 namespace {
 
 constexpr Wait patience{60000};
+std::string only;  // questions that contain this
 std::string self;  // this program's path
 
 [[noreturn]] void give_up(const std::string& why) {
@@ -268,7 +269,7 @@ std::vector<Phases> processes_lost(const Shape& shape, int repeats, std::vector<
   Step step = step_in(leader, cluster.world(), 0);
   std::vector<Phases> all;
   for (int i = 0; i < repeats; ++i) {
-    settle(leader);  // a replacement that comes within a second of the last one waits for the rest of it
+    settle(leader);  // of replacements that come within a second of the last one only three do not wait for the rest of it
     const std::vector<pid_t> workers = workers_of(*agents.back());
     if (workers.size() != static_cast<std::size_t>(shape.workers)) give_up("workers are missing: " + leader.output());
     const Time begin = now();
@@ -348,8 +349,59 @@ double growth_ms() {
   return took;
 }
 
-std::string only;                                   // questions that contain this
-int repeats_max = std::numeric_limits<int>::max();  // of each
+/// One of four workers of an agent, killed so soon after the world grew by its predecessor: to the first step of all four.
+double replaced_again_ms(Wait after_growth) {
+  const Cluster cluster{{.agents = 1, .workers = 4}};
+  const auto leader = cluster.first_agent();
+  Step step = step_in(*leader, cluster.world(), 0);
+  settle(*leader);
+  const auto lose_one = [&] { ::kill(workers_of(*leader).back(), SIGKILL); };
+  lose_one();
+  step = step_in(*leader, cluster.world(), step.generation);
+  settle(*leader, after_growth);
+  const Time begin = now();
+  lose_one();
+  (void)step_in(*leader, cluster.world(), step.generation);
+  const double took = ms_since(begin);
+  end(*leader);
+  return took;
+}
+
+/// How many steps an agent's workers decide, `lasting` long. `is_bad`: the last worker dies whenever it has had a part in a step, so it is hardly ever there. And how often it joins.
+std::pair<double, int> steps_per_second(const Shape& shape, bool is_bad, Wait lasting) {
+  const Cluster cluster{shape};
+  const auto leader = cluster.first_agent();
+  (void)step_in(*leader, cluster.world(), 0);
+  settle(*leader);
+  int steps = 0, joins = 0;
+  std::int64_t newest = 0;
+  for (const Time begin = now(); ms_since(begin) < static_cast<double>(lasting.count());) {
+    const auto line = leader->line("step=", patience);
+    if (!line) give_up("no more steps: " + leader->output());
+    const auto step = step_of(*line);
+    if (!step) continue;
+    ++steps;
+    if (!is_bad || step->world != cluster.world() || step->generation <= newest) continue;
+    newest = step->generation, ++joins;
+    ::kill(workers_of(*leader).back(), SIGKILL);
+  }
+  end(*leader);
+  return {1000.0 * steps / static_cast<double>(lasting.count()), joins};
+}
+
+void bad_worker(Wait lasting) {
+  const std::string question = "a worker beside three others dies whenever it has had a part in a step";
+  if (question.find(only) == std::string::npos) return;
+  const Shape three{.agents = 1, .workers = 3, .state_mb = 1, .slot_ms = 5, .slots = 12};
+  Shape four = three;
+  four.workers = 4;
+  const auto [good, none] = steps_per_second(three, false, lasting);
+  const auto [bad, joins] = steps_per_second(four, true, lasting);
+  fmt::print("recovery: {}: {:.1f} steps per second, and {:.1f} of the three alone; it joined {} times in {} s\n", question, bad, good,
+             joins, lasting.count() / 1000);
+}
+
+int repeats_max = std::numeric_limits<int>::max();  // of each question
 
 template <class Measure>
 void answer(const std::string& question, int repeats, const std::string& bound, Measure measure) {
@@ -494,6 +546,8 @@ int main(int argc, char** argv) {
   processes({.agents = 1, .workers = 2, .starts_in = 5, .state_mb = 300, .trains = true, .slots = 2}, 10);
   processes({.agents = 1, .workers = 4, .zero = "mirrored1", .starts_in = 5, .state_mb = 300, .trains = true, .slot_ms = 200, .slots = 12},
             10);
+  answer("one of 4 workers killed 0.2 s after the world grew by its predecessor", 10, "0.2 s", [] { return replaced_again_ms(200ms); });
+  bad_worker(20s);
   answer("one of two agents killed, a third as spare, world unchanged", 7, "1 s", [] { return replaced_ms(Loss::killed, ""); });
   answer("one of two agents silent, limit 0.5 s, a third as spare", 7, "1.5 s", [&] { return replaced_ms(Loss::silent, fast); });
   answer("--nnodes 2: start of the replacement to the next step", 7, "1 s", [] { return replacement_ms(); });

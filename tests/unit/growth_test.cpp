@@ -105,9 +105,45 @@ TEST_CASE("growths are apart, so that what comes and goes does not keep the othe
     now = *next + 1ms;
   }
   growth.progressed();
-  growth.begin(short_of_a_node, now + 900ms);
-  growth.decided(8, now + 950ms);
-  CHECK(growth.at(one(now + 910ms)) == now - 1ms + 1s);
+  SECTION("for a second again, once a newly decided step has followed, while others are still missing") {
+    growth.begin({4, 8}, now);
+    growth.begin({2, 4}, now + 100ms);
+    growth.decided(8, now + 150ms);
+    CHECK(growth.at(one(now + 110ms)) == now - 1ms + 1s);
+  }
+  SECTION("for no second where the world is whole again") {
+    growth.begin(short_of_a_node, now + 100ms);
+    growth.decided(8, now + 150ms);
+    CHECK(growth.at(one(now + 110ms)) == now + 110ms);
+  }
+}
+
+TEST_CASE("three growths that make the world whole may be early, and each second gives one back", "[growth]") {
+  Growth growth = growth_of(whole);
+  Instant now = at(10s);
+  /// A worker dies and another one is there, both at once. Returns for how long that one waits.
+  const auto waits = [&] {
+    growth.begin(short_of_a_worker, now);
+    growth.decided(7, now);
+    growth.progressed();
+    growth.offer(a, 1, now);
+    const Instant next = growth.at({}).value();
+    return next - now;
+  };
+  const auto grows = [&] {
+    const Duration wait = waits();
+    growth.grew(now += wait);
+    return wait;
+  };
+  CHECK(grows() == 0s);
+  for (std::uint32_t early = 0; early < growths_early_max; ++early) CHECK(grows() == 0s);
+  for (int i = 0; i < 5; ++i) CHECK(grows() == 1s);  // who dies again and again
+  now += 1s;
+  CHECK(grows() == 0s);
+  CHECK(waits() == 1s);
+  now += 1h;
+  for (std::uint32_t early = 0; early <= growths_early_max; ++early) CHECK(grows() == 0s);
+  CHECK(waits() == 1s);
 }
 
 TEST_CASE("growth waits for the step at hand, for twice as long as the last one took", "[growth]") {

@@ -98,6 +98,38 @@ TEST_CASE("a worker that takes the place of a dead one is let in when the next s
   CHECK(bench.last<World>(bench.b)->seat.world_size == 4);
 }
 
+TEST_CASE("a worker that dies whenever it has joined ends a generation of the others once a second, and three times more", "[round]") {
+  Pair bench{{.nodes_min = 2, .nodes_max = 2, .last_call = 0s, .max_restarts = 3}};
+  const auto again = [&](StreamNumber stream, const std::string& node, std::uint32_t workers) {
+    bench.say(stream, Acknowledge{bench.generation()});
+    Join join = bench.a_join(node);
+    join.last = bench.generation();
+    join.workers = workers;
+    bench.say(stream, join);
+  };
+  std::uint64_t step = 0;
+  std::vector<Duration> growths;  // since the start
+  const Instant start = bench.now;
+  const Duration stays = GENERATE(Duration{0}, Duration{200ms}, Duration{900ms});
+  while (bench.now < start + 1min && growths.size() < 100) {  // without a bound there would be no end
+    bench.pass(stays);
+    bench.say(bench.a, Progress{bench.generation(), ++step});
+    bench.say(bench.b, failure(bench.generation(), true));
+    again(bench.a, "a", 2), again(bench.b, "b", 1);
+    bench.say(bench.b, MoreWorkers{bench.generation(), 1});
+    bench.say(bench.a, Progress{bench.generation(), ++step});
+    while (bench.count<Revoke>(bench.a) < 2 * growths.size() + 2) bench.pass(10ms);
+    growths.push_back(bench.now - start);
+    again(bench.a, "a", 2), again(bench.b, "b", 2);
+  }
+  CHECK_FALSE(bench.round.verdict());
+  CHECK(bench.last<World>(bench.a)->restarts.used == 0);
+  CHECK(growths[3] == 4 * stays);  // the first one and three more need not wait
+  for (std::size_t from = 0; from < growths.size(); ++from)
+    for (std::size_t to = from; to < growths.size(); ++to)
+      CHECK(static_cast<std::int64_t>(to - from) + 1 <= (growths[to] - growths[from]) / growth_pause + growths_early_max + 1);
+}
+
 TEST_CASE("a node that takes the place of a lost one is let in as soon as a step was decided without it", "[round]") {
   Pair bench{one_to_three};
   bench.say(bench.b, Leave{"a signal"});

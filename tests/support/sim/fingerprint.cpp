@@ -94,8 +94,8 @@ void Fingerprint::add(const FailureRecords& failures) {
 }
 
 void Fingerprint::add(const Growth& growth) {
-  const auto& [offers, since, size, most, began, step, decided_at, took, grew_at, growths] = growth;
-  all(offers, offers.empty() ? Instant{} : since, size, most, step, step ? decided_at : Instant{}, took, grew_at, growths);
+  const auto& [offers, since, size, most, began, step, decided_at, took, grew_at, paced_until, growths] = growth;
+  all(offers, offers.empty() ? Instant{} : since, size, most, step, step ? decided_at : Instant{}, took, grew_at, paced_until, growths);
 }
 
 void Fingerprint::add(const RestartBudget& budget) {

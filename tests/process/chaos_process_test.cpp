@@ -16,73 +16,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/catch.hpp"
-#include "tests/support/gpt_job.hpp"
+#include "tests/support/chaos_folder.hpp"
 
 using namespace elrun::test;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A folder for one rehearsal: the work directory, and where its agents have theirs.
-class ChaosFolder {
- public:
-  ChaosFolder() { fs::create_directory(runtime()); }
-  [[nodiscard]] std::string operator/(const std::string& name) const { return folder_ / name; }
-  [[nodiscard]] std::string work() const { return folder_ / "work"; }
-  [[nodiscard]] std::string runtime() const { return folder_ / "runtime"; }
-  void write(const std::string& name, const std::string& text) const { std::ofstream{folder_ / name} << text; }
-  /// A program of the shell.
-  [[nodiscard]] std::string script(const std::string& text) const {
-    write("script", "#!/bin/sh\n" + text);
-    fs::permissions(folder_ / "script", fs::perms::owner_all);
-    return folder_ / "script";
-  }
-  [[nodiscard]] std::unique_ptr<Job> start(std::vector<std::string> words, std::map<std::string, std::string> environment = {}) const {
-    words.insert(words.begin(), {"chaos", "--work", work()});
-    environment.insert({{"XDG_RUNTIME_DIR", runtime()}, {"OMP_NUM_THREADS", "1"}});
-    return elrun::test::start("elrun", std::move(words), std::move(environment));
-  }
-
-  /// Processes that have the work directory in their words, and directories of agents: nothing, after a moment at most.
-  [[nodiscard]] std::vector<std::string> left_behind() const {
-    std::vector<std::string> left;
-    for (int look = 0; look < 200; ++look) {
-      left.clear();
-      for (const auto& entry : fs::directory_iterator{"/proc"}) {
-        const std::string pid = entry.path().filename();
-        if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-        if (text_of_process(pid, "cmdline").find(work()) != std::string::npos) left.push_back(pid);
-      }
-      for (const auto& entry : fs::directory_iterator{runtime()}) left.push_back(entry.path());
-      if (left.empty()) break;
-      std::this_thread::sleep_for(Wait{50});
-    }
-    return left;
-  }
-
- private:
-  Folder folder_;
-};
-
-/// The report: the line of the output that begins with `{`, and what follows.
-nlohmann::json report_of(const Ended& ended) {
-  const auto begin = ended.output.find("\n{");
-  if (begin == std::string::npos) return {};
-  std::string text = ended.output.substr(begin + 1);
-  if (const auto end = text.rfind("}\n"); end != std::string::npos) text.resize(end + 1);
-  return nlohmann::json::parse(text, nullptr, false);
-}
-
-std::vector<std::string> gpt_words(const ChaosFolder& folder, unsigned steps, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> words{"--no_python", "--", program_path("gpt")};
-  for (const std::string& word : gpt_arguments(folder / "text", steps, more)) words.push_back(word);
-  return words;
-}
-
-std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 /// A worker that prints a state which says how often it was restarted. With the run's directory as its argument it goes on in the disturbed run until it was restarted, however slow
 /// the machine is.

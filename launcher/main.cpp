@@ -130,8 +130,7 @@ int run(std::span<const std::string> arguments, std::string_view elrun_name, lau
     if (const auto* drain = std::get_if<DrainOptions>(&command)) return run_drain(*drain, environment, clock);
     if (const auto* ckpt = std::get_if<CkptOptions>(&command)) return run_ckpt(*ckpt, *limits, clock);
     if (const auto* target = std::get_if<InstallOptions>(&command)) return run_install(*target);
-    if (const auto* chaos = std::get_if<ChaosOptions>(&command))
-      return run_chaos(*chaos, without_secrets(std::move(environment)), *limits, clock);
+    if (const auto* chaos = std::get_if<ChaosOptions>(&command)) return run_chaos(*chaos, environment, *limits, clock);
     return launch(std::get<LaunchOptions>(command), without_secrets(std::move(environment)), refuse, clock, lines, *limits, elrun_name);
   } catch (const std::system_error& error) {  // a thread that was refused, for instance
     if (const std::string problem = error.code().value() == EPERM ? thread_problem() : std::string{}; !problem.empty())

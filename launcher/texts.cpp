@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
                                           {"status", std::get<Usage>(parse_status(help)).text},
                                           {"drain", std::get<Usage>(parse_drain(help)).text},
                                           {"ckpt", std::get<Usage>(parse_ckpt(help)).text},
-                                          {"chaos", std::get<Usage>(parse_chaos(help, {})).text},
+                                          {"chaos", std::get<Usage>(parse_chaos(help, {}, {})).text},
                                           {"install", std::get<Usage>(parse_install(help)).text}};
   const bool written = write(directory + "/elrun.1", manual_page(ELRUN_VERSION, commands)) &&
                        write(directory + "/elrun.bash", completion_text("bash").value()) &&

@@ -1,5 +1,6 @@
 #include "launcher/chaos/chaos.hpp"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -32,6 +33,7 @@
 #include "launcher/process/machine.hpp"
 #include "launcher/process/orphans.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/fd.hpp"
 #include "lib/base/files.hpp"
 #include "lib/base/printable.hpp"
 #include "lib/base/words.hpp"
@@ -44,6 +46,9 @@ namespace fs = std::filesystem;
 constexpr Duration reference_limit = 24h, limit_least = 2min;
 constexpr int limit_factor = 10;
 
+/// Of the file with the plan: of one node, where others may share the directory.
+std::string plan_name(std::optional<std::uint32_t> own_node) { return own_node ? fmt::format("plan.{}", *own_node) : "plan"; }
+
 /// Never throws: whoever reads may be gone, and the processes have to be ended all the same.
 void say(const std::string& text) { (void)std::fputs(fmt::format("[chaos] {}\n", printable(text)).c_str(), stderr); }
 
@@ -55,15 +60,37 @@ int refuse(int code, const std::string& why) {
 
 /// Without what would make a process look like a worker, or its agent's options other than they were given; and without the places where the job of this machine reports, for
 /// a rehearsal is none: Kubeflow's TrainJob, Kubernetes' termination log, the error file of whoever started this.
-Variables job_environment(Variables environment) {
+/// An agent that meets others finds all that elrun would, the secrets of the rendezvous too, which it keeps from its workers.
+Variables job_environment(Variables environment, bool meets_others) {
+  std::erase_if(environment, [](const auto& variable) { return variable.first.starts_with("KUBEFLOW_TRAINER_SERVER_"); });
+  environment["ELRUN_TERMINATION_LOG"] = "/dev/null";
+  if (meets_others) {
+    for (const char* name : {"LOCAL_RANK", "ELRUN_LOCAL_RANK", "TORCHELASTIC_ERROR_FILE", "PET_EXIT_CODES"}) environment.erase(name);
+    return environment;
+  }
+  environment = without_secrets(std::move(environment));
   constexpr std::array names{
       "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ELRUN_LOCAL_RANK", "TORCHELASTIC_ERROR_FILE"};
   for (const char* name : names) environment.erase(name);
-  std::erase_if(environment, [](const auto& variable) {
-    return variable.first.starts_with("PET_") || variable.first.starts_with("KUBEFLOW_TRAINER_SERVER_");
-  });
-  environment["ELRUN_TERMINATION_LOG"] = "/dev/null";
+  std::erase_if(environment, [](const auto& variable) { return variable.first.starts_with("PET_"); });
   return environment;
+}
+
+/// The first thing in a directory that does not belong into that of a rehearsal that begins now; empty: there is none. Where each node has an `elrun chaos` of its own, and they
+/// share the directory, others may have begun: so what is theirs counts only once the disturbed run has begun.
+Result<std::string> stranger_in(const fs::path& directory, const ChaosOptions& options) {
+  std::error_code error;
+  for (fs::directory_iterator at{directory, error}, end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
+    const auto is_of_other = [&] {
+      for (std::uint32_t node = 0; node < options.world.nodes; ++node)
+        if (node != options.own_node && name == plan_name(node)) return true;
+      return name == "undisturbed";
+    };
+    if (!options.own_node || !is_of_other()) return name;
+  }
+  if (error) return from_errno(error.value(), "look into " + directory.string());
+  return std::string{};
 }
 
 /// The work directory: new, or empty so far.
@@ -79,10 +106,10 @@ Result<std::string> make_work(const ChaosOptions& options, const Variables& envi
   if (error) return from_errno(error.value(), "find " + options.work);
   fs::create_directories(path, error);
   if (error) return from_errno(error.value(), "create " + path.string());
-  const bool is_empty = fs::is_empty(path, error);
-  if (error) return from_errno(error.value(), "look into " + path.string());
-  if (!is_empty)
-    return invalid(fmt::format("--work {}: has something in it already; name a directory that does not exist, or is empty", path.string()));
+  ELRUN_TRY_ASSIGN(const std::string stranger, stranger_in(path, options));
+  if (!stranger.empty())
+    return invalid(fmt::format("--work {}: has something in it already ({}); name a directory that does not exist, or is empty",
+                               path.string(), stranger));
   return path.string();
 }
 
@@ -110,6 +137,9 @@ CheckpointsCompared compare_checkpoints(const std::string& undisturbed, const st
 }
 
 std::string job_in_words(const ChaosOptions& options) {
+  if (options.own_node)
+    return fmt::format("node {} of {} of {} under elrun, which meet at {}", *options.own_node, count_of(options.world.nodes, "node"),
+                       count_of(options.world.workers, "worker"), options.meeting);
   return fmt::format("{} of {} under {}", count_of(options.world.nodes, "node"), count_of(options.world.workers, "worker"),
                      options.launcher.empty() ? "elrun" : options.launcher.front());
 }
@@ -196,8 +226,12 @@ class Chaos {
       return refuse(work.failure().code == Code::invalid_argument ? exit_code::contradiction : exit_code::internal,
                     message(work.failure()));
     report_.work = *work;
-    if (!(std::ofstream{*work + "/plan"} << text_of(prepared_.plan)).flush())
-      return refuse(exit_code::internal, "cannot write " + *work + "/plan");
+    report_.own_node = options_.own_node;
+    const std::string plan = *work + "/" + plan_name(options_.own_node);
+    if (!Fd{::open(plan.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)})
+      return errno == EEXIST ? refuse(exit_code::contradiction, plan + ": another `elrun chaos` has just begun there, with the same node")
+                             : refuse(exit_code::internal, "cannot create " + plan);
+    if (!(std::ofstream{plan} << text_of(prepared_.plan)).flush()) return refuse(exit_code::internal, "cannot write " + plan);
     report_.job = job_in_words(options_);
     say(fmt::format("{}; {}; work in {}", report_.job, count_of(prepared_.plan.size(), "failure"), *work));
     if (prepared_.needs_networks) {
@@ -243,16 +277,16 @@ class Chaos {
     run_.reset();
     signals_.cancel();
     signals_.clear();  // no process is left: a signal ends this one at once
-    if (!options_.checkpoint_root.empty() && report_.disturbed && report_.disturbed->succeeded())
+    if (!options_.checkpoint_root.empty() && report_.disturbed && (report_.disturbed->succeeded() || report_.disturbed->was_away))
       report_.checkpoints = compare_checkpoints(root_of("undisturbed"), root_of("disturbed"), limits_, clock_);
-    report_.verdict = judge(report_.reference, report_.disturbed, report_.records, report_.checkpoints);
+    report_.verdict = judge(report_.reference, report_.disturbed, report_.records, report_.checkpoints, options_.own_node);
     print_out(options_.as_json ? document(report_json(report_)) : report_text(report_));
     return report_.verdict.exit_code;
   }
 
   [[nodiscard]] std::string directory_of(const std::string& name) const { return report_.work + "/" + name; }
   [[nodiscard]] std::string root_of(const std::string& name) const {
-    return filled_in(options_.checkpoint_root, {.run = directory_of(name), .disk = directory_of(name) + "/disk"});
+    return filled_in(options_.checkpoint_root, {.run = directory_of(name), .disk = options_.disk_in(directory_of(name))});
   }
 
   Result<void> one_run(Orphans& orphans, const std::string& name, std::vector<Fault> plan, Duration limit,
@@ -264,12 +298,12 @@ class Chaos {
     if (error) return from_errno(error.value(), "create " + directory);
     SmallDisk* disk = nullptr;
     if (prepared_.needs_disk) {
-      auto mounted = SmallDisk::mount(directory + "/disk", options_.disk_bytes);
+      auto mounted = SmallDisk::mount(options_.disk_in(directory), options_.disk_bytes);
       if (!mounted.ok()) return std::move(mounted).failure();
       disk = disks_.emplace_back(std::make_unique<SmallDisk>(*std::move(mounted))).get();
     } else if (options_.mentions("{disk}")) {
-      fs::create_directory(directory + "/disk", error);
-      if (error) return from_errno(error.value(), fmt::format("create {}/disk", directory));
+      fs::create_directory(options_.disk_in(directory), error);
+      if (error) return from_errno(error.value(), "create " + options_.disk_in(directory));
     }
     say(fmt::format("{}: begins", name));
     run_ = std::make_unique<ChaosRun>(
@@ -317,7 +351,7 @@ int run_chaos(const ChaosOptions& options, const Variables& environment, const S
     if (const auto own = leave_mounts_to_others(); !own.ok()) return refuse(exit_code::internal, message(own.failure()));
   const auto guard = Guard::start(environment);  // before any thread
   if (!guard.ok()) return refuse(exit_code::internal, message(guard.failure()));
-  int code = Chaos{options, std::move(ready), job_environment(environment), limits, clock, *guard}.run();
+  int code = Chaos{options, std::move(ready), job_environment(environment, options.own_node.has_value()), limits, clock, *guard}.run();
   std::error_code ignored;
   fs::remove_all(guard->directory(), ignored);
   return code;

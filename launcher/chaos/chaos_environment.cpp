@@ -103,6 +103,17 @@ std::string why_no_disk(const ChaosOptions& options) {
 
 std::vector<KindProblem> kind_problems(const ChaosOptions& options) {
   std::vector<KindProblem> problems;
+  if (options.own_node) {
+    // What is drawn follows from the words alone: all nodes have to draw the same.
+    problems.push_back({FaultKind::cut, "chaos cuts networks that it made, and here each node has its own"});
+    if (options.endpoint_port == 0)
+      problems.push_back({FaultKind::coordinator, "etcd elects who serves the rendezvous, at a port that is not known here"});
+    std::string why = why_no_disk(options);
+    const bool can_fill = why.empty();
+    problems.push_back(
+        {FaultKind::fill, can_fill ? "whether another node can fill its disk is not known: --kinds names it" : std::move(why), can_fill});
+    return problems;
+  }
   const bool alone = options.world.nodes == 1;
   if (alone) {
     problems.push_back({FaultKind::cut, "the job has one node only"});

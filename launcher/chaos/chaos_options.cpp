@@ -5,11 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "launcher/options/cluster.hpp"
 #include "launcher/options/option_parser.hpp"
 #include "launcher/options/option_table.hpp"
 #include "launcher/options/option_values.hpp"
 #include "launcher/options/options.hpp"
 #include "lib/base/printable.hpp"
+#include "lib/base/words.hpp"
 
 namespace elrun::inline v0::launcher {
 namespace {
@@ -19,11 +21,11 @@ constexpr std::string_view chaos_usage =
     "                   [--work DIR] [--state-from TEXT] [--step-from TEXT] [--limit TIME] [--disk MB] [--store] [--json]\n"
     "                   [--dry-run] [--launcher TEXT] [options of elrun] [--] PROGRAM [arguments...]\n"
     "\n"
-    "Rehearses failures with a real job on this machine. It runs the job twice: first undisturbed, then with the failures of\n"
-    "a plan. It says whether the final states are equal, and what the failures cost. The agents of all nodes are started\n"
-    "here, each as a node of its own: --nnodes N (or MIN:MAX: then MAX are started) and --nproc-per-node W. Other options of\n"
-    "elrun are given to each agent. Nothing but what chaos started is ever hit. All that it leaves is its work directory,\n"
-    "which it names; after Ctrl-C, too.\n"
+    "Rehearses failures with a real job, on this machine or on a cluster's nodes. It runs the job twice: first undisturbed,\n"
+    "then with the failures of a plan. It says whether the final states are equal, and what the failures cost. The agents of\n"
+    "all nodes are started here, each as a node of its own: --nnodes N (or MIN:MAX: then MAX are started) and\n"
+    "--nproc-per-node W. Other options of elrun are given to each agent. Nothing but what chaos started is ever hit. All that\n"
+    "it leaves is its work directory, which it names; after Ctrl-C, too.\n"
     "\n"
     "The plan, drawn or from a file:\n"
     "  --mtbf TIME        mean time between two failures (5s); exponentially distributed, from --seed\n"
@@ -60,6 +62,18 @@ constexpr std::string_view chaos_usage =
     "  --dry-run          the plan, and what cannot be rehearsed here; nothing is started\n"
     "  --json             a report for programs on standard output, with --dry-run the plan; what happens is told on standard\n"
     "                     error\n"
+    "On a cluster each node runs `elrun chaos` with the same words, as it would run elrun: with --nnodes, --rdzv_endpoint and\n"
+    "--node_rank, or the variables and surroundings from which elrun takes them (PET_*, MASTER_ADDR, RANK, srun). Each\n"
+    "starts its own node, and makes the failures of the plan that hit it. --seed, --plan and --kinds must be the same on all.\n"
+    "  --nnodes MIN:MAX   the plan is for MAX nodes, and all have to be started: there are no spares\n"
+    "  --rdzv_id ID       the runs have the ids ID-undisturbed and ID-disturbed (chaos)\n"
+    "  --work DIR         may be one directory on storage that all nodes share; with --checkpoint-root {run}/... it has to be\n"
+    "  step N             counts the steps that this node's workers print: let all nodes print them, or give times\n"
+    "  coordinator        is lost by the node that serves the rendezvous then\n"
+    "  cut, fill          chaos cannot cut networks there; `fill` fills each node's disk, where --kinds or --plan names it\n"
+    "The exit code is of this node: its launcher, the states that its workers print, and the checkpoints. A node other than 0\n"
+    "whose workers print no state leaves that to the others (0), as does one that was away when the job ended (3).\n"
+    "\n"
     "Without --max-restarts, elrun gets --max-restarts 1000000: each failure may cost one. Without an option of where output\n"
     "goes, it gets --tee 3 --log-dir {run}/logs, so that each line names its worker.\n"
     "\n"
@@ -71,12 +85,25 @@ constexpr std::string_view chaos_usage =
     "  elrun chaos --mtbf 5s --for 30s --nproc-per-node 2 --no-python ./gpt --data TEXT --steps 500\n"
     "  elrun chaos --kinds kill,kill-agent --nnodes 1:2 --nproc-per-node 2 --checkpoint-root {run}/ck --no-python \\\n"
     "        ./gpt --data TEXT --steps 500 --zero 1 --checkpoint {run}/ck --every 50\n"
+    "  elrun chaos --mtbf 5s --work /shared/rehearsal --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d \\\n"
+    "        --rdzv-endpoint node0:29400 --node-rank $I --checkpoint-root {run}/ck train.py --checkpoints {run}/ck\n"
     "  elrun chaos --plan plan --launcher 'torchrun --nproc_per_node {nproc} --max_restarts 1000' --nproc-per-node 2 -- \\\n"
     "        train.py --snapshot {run}/snapshot.pt\n";
 
 /// What chaos gives each agent itself, or what it could not account for.
-constexpr std::array not_for_agents{"standalone",  "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id",          "local_addr",
-                                    "master_addr", "event_log", "master_port",  "health_port",   "print_completion", "exit_codes"};
+constexpr std::array<std::string_view, 4> not_for_agents{"standalone", "event_log", "print_completion", "exit_codes"};
+/// What it gives each agent itself as well, where it starts them all.
+constexpr std::array<std::string_view, 8> of_own_node{"node_rank",  "rdzv_backend", "rdzv_endpoint", "rdzv_id",
+                                                      "local_addr", "master_addr",  "master_port",   "health_port"};
+
+/// With one of these options or variables elrun meets other nodes.
+constexpr std::array<std::string_view, 3> cluster_options{"rdzv_endpoint", "master_addr", "node_rank"};
+constexpr std::array<std::string_view, 3> cluster_variables{"PET_RDZV_ENDPOINT", "PET_MASTER_ADDR", "MASTER_ADDR"};
+
+template <std::size_t n>
+bool has(const std::array<std::string_view, n>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 /// With one of them, where the output of workers goes is the user's to say.
 constexpr std::array<std::string_view, 5> about_output{"redirects", "tee", "log_dir", "log_line_prefix_template", "local_ranks_filter"};
@@ -99,7 +126,8 @@ constexpr OwnOption own_options[] = {{"mtbf", Own::mtbf},         {"for", Own::t
 /// The words of a command line: chaos's own options are understood, elrun's are kept for its agents.
 class ChaosOptionParser {
  public:
-  ChaosOptionParser(std::span<const std::string> words, const Machine& machine) : words_{words}, machine_{machine} {}
+  ChaosOptionParser(std::span<const std::string> words, const Variables& environment, const Machine& machine)
+      : words_{words}, environment_{environment}, machine_{machine} {}
 
   std::variant<ChaosOptions, Usage> parse() {
     while (at_ < words_.size() && !is_over_ && words_[at_].size() > 1 && words_[at_][0] == '-') take_option();
@@ -213,24 +241,72 @@ class ChaosOptionParser {
   void note_value(const Option& option, std::string value) {
     if (option.name == "rdzv_conf") options_.rendezvous_conf = value;
     if (option.name == "max_restarts") options_.gives_restarts = false;
-    if (std::ranges::find(about_output, option.name) != about_output.end()) options_.gives_prefixes = false;
-    if (std::ranges::find(not_for_agents, option.name) != not_for_agents.end())
-      contradictions_.push_back(
-          fmt::format("--{}: chaos starts the agents itself, and gives that to each of them; leave it out", option.name));
+    if (has(about_output, option.name)) options_.gives_prefixes = false;
   }
 
-  // As elrun itself understands them; only where the nodes meet is chaos's to say.
-  void parse_agents() {
-    std::vector<std::string> words{"--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1"};
+  /// Whether elrun would meet other nodes with these words, in this environment.
+  [[nodiscard]] bool names_others() const {
+    const auto is_set = [&](std::string_view name) {
+      const auto found = environment_.find(name);
+      return found != environment_.end() && !found->second.empty();
+    };
+    if (!options_.launcher.empty()) return false;
+    const auto scheduler = scheduler_of(environment_);
+    return std::ranges::any_of(given_, [](std::string_view name) { return has(cluster_options, name); }) ||
+           std::ranges::any_of(cluster_variables, is_set) || (scheduler && scheduler->tasks > 1);
+  }
+
+  // As elrun itself understands them; of nodes that are all here, only where they meet is chaos's to say.
+  [[nodiscard]] Parsed understood(bool with_others) const {
+    std::vector<std::string> words;
+    if (!with_others) words = {"--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1"};
     words.insert(words.end(), options_.agent.begin(), options_.agent.end());
     words.emplace_back("--");
     words.insert(words.end(), options_.program.begin(), options_.program.end());
     const Variables nothing;
-    Parsed parsed = OptionParser{nothing, machine_, "elrun"}.launch(words);
-    if (const auto* launch = std::get_if<LaunchOptions>(&parsed)) {
+    return OptionParser{with_others ? environment_ : nothing, machine_, "elrun"}.launch(words);
+  }
+
+  void take_own_node(const LaunchOptions& launch) {
+    const std::uint32_t nodes = options_.world.nodes;
+    options_.own_node = static_cast<std::uint32_t>(std::max(launch.node_rank, 0));
+    options_.endpoint_port = launch.endpoint ? launch.endpoint->port : std::uint16_t{0};
+    options_.meeting = launch.endpoint ? fmt::format("{}:{}", launch.endpoint->host, launch.endpoint->port) : "etcd's choice";
+    if (!launch.sources.endpoint.empty()) options_.meeting += fmt::format(" ({})", launch.sources.endpoint);
+    options_.run_id = launch.run.value().empty() || launch.run == RunId{"none"} ? "chaos" : launch.run.value();
+    // Machines that are no pods may be called anything.
+    const bool is_told =
+        launch.node_rank >= 0 && (launch.sources.node_rank != by_host_name || environment_.contains("KUBERNETES_SERVICE_HOST"));
+    if (!is_told)
+      contradictions_.push_back(
+          fmt::format("nothing says which of the {} nodes that meet at {} this is: give each its --node_rank, 0 to {}", nodes,
+                      options_.meeting, nodes - 1));
+    else if (launch.node_rank >= static_cast<std::int64_t>(nodes))
+      contradictions_.push_back(
+          fmt::format("this is node {} (by {}), and a plan for {} has the nodes 0 to {}: there are no spares in a rehearsal",
+                      launch.node_rank, launch.sources.node_rank, count_of(nodes, "node"), nodes - 1));
+  }
+
+  void parse_agents() {
+    bool with_others = names_others();
+    Parsed parsed = understood(with_others);
+    const auto* launch = std::get_if<LaunchOptions>(&parsed);
+    if (launch != nullptr && with_others && launch->round.nodes_max == 1) {
+      with_others = false;
+      parsed = understood(false);
+      launch = std::get_if<LaunchOptions>(&parsed);
+    }
+    for (const std::string_view name : given_) {
+      if (has(not_for_agents, name) || (!with_others && has(of_own_node, name)))
+        contradictions_.push_back(fmt::format(
+            "--{}: chaos starts the agents itself, and gives that to each of them; leave it out{}", name,
+            has(not_for_agents, name) ? "" : ", or give --nnodes, --rdzv_endpoint and --node_rank, as elrun on each node of a cluster"));
+    }
+    if (launch != nullptr) {
       options_.world = {launch->round.nodes_max, launch->workers};
       options_.checkpoint_root = launch->checkpoint_root;
       if (options_.launcher.empty()) options_.role = launch->role;
+      if (with_others) take_own_node(*launch);
       return;
     }
     const auto& [code, text] = std::get<Usage>(parsed);
@@ -247,7 +323,7 @@ class ChaosOptionParser {
   void check() {
     constexpr std::uint32_t nodes_most = 64, workers_most = 1024;
     const auto& [nodes, workers] = options_.world;
-    if (nodes > nodes_most || std::uint64_t{nodes} * workers > workers_most)
+    if (!options_.own_node && (nodes > nodes_most || std::uint64_t{nodes} * workers > workers_most))
       contradictions_.push_back(fmt::format("{} nodes of {} workers: chaos starts them all here, at most {} nodes and {} workers", nodes,
                                             workers, nodes_most, workers_most));
     if (workers == 0) contradictions_.push_back("--nproc_per_node 0: there would be nothing to disturb");
@@ -263,11 +339,17 @@ class ChaosOptionParser {
     const std::string& root = options_.checkpoint_root;
     if (!root.empty() && root.find("{run}") == std::string::npos && root.find("{disk}") == std::string::npos)
       contradictions_.push_back("--checkpoint-root " + root + " would be the same directory in both runs: begin it with {run} or {disk}");
+    if (options_.own_node && options_.work.empty() && root.find("{run}") != std::string::npos)
+      contradictions_.push_back("--checkpoint-root " + root +
+                                " would be another directory on each node: give all of them the same --work, on storage that they share");
+    if (options_.own_node && options_.has_store)
+      contradictions_.push_back("--store is for nodes that chaos starts: start `elrun store` where the endpoint leads, and leave it out");
     if (options_.has_store && nodes == 1)
       contradictions_.push_back("--store needs several nodes: add --nnodes 2, for a single one has no rendezvous");
   }
 
   std::span<const std::string> words_;
+  const Variables& environment_;
   const Machine& machine_;
   std::size_t at_ = 0;
   bool is_over_ = false, asks_help_ = false, draws_ = false;
@@ -283,8 +365,12 @@ bool ChaosOptions::mentions(std::string_view place) const {
   return std::ranges::any_of(agent, has) || std::ranges::any_of(program, has) || std::ranges::any_of(launcher, has);
 }
 
-std::variant<ChaosOptions, Usage> parse_chaos(std::span<const std::string> words, const Machine& machine) {
-  return ChaosOptionParser{words, machine}.parse();
+std::string ChaosOptions::disk_in(const std::string& run) const {
+  return run + "/disk" + (own_node ? fmt::format(".{}", *own_node) : std::string{});
+}
+
+std::variant<ChaosOptions, Usage> parse_chaos(std::span<const std::string> words, const Variables& environment, const Machine& machine) {
+  return ChaosOptionParser{words, environment, machine}.parse();
 }
 
 std::string filled_in(std::string_view word, const Places& places) {
@@ -318,7 +404,10 @@ std::vector<std::string> node_command(const ChaosOptions& options, const Places&
     if (options.gives_prefixes) command.insert(command.end(), {"--tee", "3", "--log_dir", places.run + "/logs"});
     if (options.gives_restarts) command.insert(command.end(), {"--max_restarts", "1000000"});
     command.insert(command.end(), {"--event_log", fmt::format("{}/events.{}", places.run, places.node)});
-    if (options.world.nodes > 1) {
+    if (options.own_node) {
+      // An instance that is late does not come into the other run.
+      command.insert(command.end(), {"--node_rank", fmt::to_string(places.node), "--rdzv_id", options.run_id + "-" + places.run_name});
+    } else if (options.world.nodes > 1) {
       command.insert(command.end(), {"--node_rank", fmt::to_string(places.node), "--rdzv_backend", "c10d", "--rdzv_id", "chaos",
                                      "--rdzv_endpoint", fmt::format("{}:{}", places.host, places.port)});
       if (options.has_store)

@@ -2,6 +2,8 @@
 /// \file The words after `elrun chaos`. A core: the command itself is in chaos.hpp.
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,15 +17,21 @@ namespace elrun::inline v0::launcher {
 
 struct Machine;
 struct Usage;
+using Variables = std::map<std::string, std::string, std::less<>>;
 
 /// `elrun chaos`: a job, undisturbed and then with failures. A table of values.
 struct ChaosOptions {
-  std::optional<Duration> mtbf{};        ///< None: the plan is in a file.
-  std::string plan_file{};               ///< Empty: it is drawn.
-  Duration time = 60s;                   ///< Faults are drawn for so long.
-  std::uint64_t seed = 1;                ///< Of the plan.
-  std::vector<FaultKind> kinds{};        ///< That are drawn; empty: all that can run here.
-  FaultWorld world{};                    ///< Nodes that are started here, and workers of each.
+  std::optional<Duration> mtbf{};  ///< None: the plan is in a file.
+  std::string plan_file{};         ///< Empty: it is drawn.
+  Duration time = 60s;             ///< Faults are drawn for so long.
+  std::uint64_t seed = 1;          ///< Of the plan.
+  std::vector<FaultKind> kinds{};  ///< That are drawn; empty: all that can run here.
+  FaultWorld world{};              ///< All nodes of the job, and workers of each.
+  std::optional<std::uint32_t>
+      own_node{};         ///< Only this node is started here, and each other one by its own `elrun chaos`. Nothing: all are started here.
+  std::string meeting{};  ///< With own_node: where the nodes meet, and what says so. For people.
+  std::uint16_t endpoint_port = 0;       ///< With own_node: where the rendezvous is served; 0: etcd elects who does, at any port.
+  std::string run_id{};                  ///< With own_node: what the ids of both runs begin with.
   std::vector<std::string> agent{};      ///< Options of elrun for each agent, as they were given.
   std::vector<std::string> program{};    ///< With its arguments.
   std::vector<std::string> launcher{};   ///< Another launcher with its options; empty: elrun.
@@ -43,10 +51,17 @@ struct ChaosOptions {
 
   /// Whether a word of the program, its launcher or its agents has this in it: "{disk}".
   [[nodiscard]] bool mentions(std::string_view place) const;
+  /// Nodes that are started here: from `first_node`, so many.
+  [[nodiscard]] std::uint32_t first_node() const { return own_node.value_or(0); }
+  [[nodiscard]] std::uint32_t nodes_here() const { return own_node ? 1 : world.nodes; }
+  /// The directory that {disk} stands for, in that of a run: of this node alone, where others may share the run's.
+  [[nodiscard]] std::string disk_in(const std::string& run) const;
 };
 
-/// `environment` is what elrun's own options may come from; see `chaos_environment`.
-[[nodiscard]] std::variant<ChaosOptions, Usage> parse_chaos(std::span<const std::string> words, const Machine& machine);
+/// Where the words or `environment` name a place at which elrun meets other nodes, and there are several, the options have an `own_node`. Else
+/// the environment does not count: all nodes are started here, whatever it says.
+[[nodiscard]] std::variant<ChaosOptions, Usage> parse_chaos(std::span<const std::string> words, const Variables& environment,
+                                                            const Machine& machine);
 
 /// What stands in a word for what is known when it is started.
 struct Places {
@@ -55,6 +70,7 @@ struct Places {
   std::uint32_t node = 0, nodes = 1, workers = 1;  ///< {node}, {nnodes}, {nproc}
   std::string host;                                ///< {host}: where the nodes meet, and
   std::uint16_t port = 0;                          ///< {port}
+  std::string run_name;                            ///< "undisturbed": with `own_node`, part of the run's id
 };
 [[nodiscard]] std::string filled_in(std::string_view word, const Places& places);
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <boost/asio/post.hpp>
 
+#include "launcher/options/options.hpp"
 #include "lib/base/failure.hpp"
 #include "lib/base/printable.hpp"
 #include "lib/base/words.hpp"
@@ -22,10 +23,13 @@ constexpr Duration last_output_timeout = 1s;  ///< Of the job, read after a laun
 constexpr Duration others_limit = 15s;        ///< Once a launcher ended with success, for those that were away by then.
 constexpr Duration back_after =
     15s;  ///< A worker that lives so long after its node's fault is over works for the job again, also where it says nothing.
+constexpr Duration refused_limit = 30s, refused_pause = 500ms;  ///< For a node that the rendezvous refuses before its workers ran.
 constexpr std::size_t event_log_max = 64 << 20;
 
+std::uint32_t workers_here(const ChaosOptions& options) { return options.nodes_here() * options.world.workers; }
+
 /// So many lines of a step there can be: all workers say it.
-StepVoices all_voices(const FaultWorld& world) { return {.of_node = world.workers, .of_all = world.nodes * world.workers}; }
+StepVoices all_voices(const ChaosOptions& options) { return {.of_node = options.world.workers, .of_all = workers_here(options)}; }
 
 std::string text_of_file(const std::string& path) {
   std::ifstream file{path, std::ios::binary | std::ios::ate};
@@ -94,10 +98,11 @@ ChaosRun::ChaosRun(boost::asio::io_context& loop, const Guard& guard, const Cloc
            [this](std::uint32_t node, std::string_view line) { saw(node, line); },
            [this] { wake_in(Duration{0}); }},
       holds_{loop},
-      rehearsal_{setting_.plan, setting_.job.options.world},
-      steps_{setting_.job.options.step_mark, setting_.step_voices.value_or(all_voices(setting_.job.options.world))},
+      rehearsal_{setting_.plan, setting_.job.options.world, setting_.job.options.own_node},
+      steps_{setting_.job.options.step_mark, setting_.step_voices.value_or(all_voices(setting_.job.options))},
       states_{setting_.job.options.world, setting_.job.options.state_mark, setting_.job.options.step_mark, setting_.job.options.role} {
-  for (const Fault& fault : setting_.plan) records_.push_back({.fault = fault});
+  for (const Fault& fault : setting_.plan)
+    records_.push_back({.fault = fault, .of_others = hits_other_node(fault, setting_.job.options.world, own_node())});
 }
 
 Result<void> ChaosRun::start(Orphans& orphans) {
@@ -117,8 +122,9 @@ std::vector<pid_t> ChaosRun::abort() {
 
 void ChaosRun::saw(std::uint32_t node, std::string_view line) {
   // What an agent says of itself is no sign that its workers have a place in the job.
-  if (const auto away = away_.find(node); !first_success_ && away != away_.end() && away->second && !line.starts_with("[elrun "))
-    away_.erase(away);
+  const bool is_of_worker = !line.starts_with("[elrun ");
+  have_printed_ |= is_of_worker;
+  if (const auto away = away_.find(node); !first_success_ && away != away_.end() && away->second && is_of_worker) away_.erase(away);
   // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
   if (first_success_ && away_.contains(node) && clock_.now() - *first_success_ > last_output_timeout) return;
   steps_.saw(line, node, clock_.now() - job_.began(), states_.saw(line, node));
@@ -133,6 +139,7 @@ void ChaosRun::wake_in(Duration time) {
 
 void ChaosRun::look() {
   const Instant now = clock_.now();
+  if (is_over() && is_started_again(now)) return wake_in(look_interval);
   if (is_over()) return finish();
   if (!first_success_) note_first_success(now);
   if (first_success_ && now - *first_success_ > others_limit && only_those_run_that_were_away()) {
@@ -140,7 +147,8 @@ void ChaosRun::look() {
         fmt::format("the job is done, and {} later nodes that had come back to it still ran: they were killed", for_people(others_limit)));
     return finish();
   }
-  if (setting_.limit && now - job_.began() > *setting_.limit) {
+  const bool waits_for_others = own_node() && !zero_;  // which the rendezvous has a deadline for
+  if (setting_.limit && !waits_for_others && now - counts_from() > *setting_.limit) {
     in_time_ = false;
     notes_.push_back(
         fmt::format("the {} run took longer than its limit of {}, and was ended", setting_.job.name, for_people(*setting_.limit)));
@@ -150,7 +158,7 @@ void ChaosRun::look() {
   if (unexpected_) return finish();
   if (!zero_ && all_workers_run()) {
     zero_ = now;
-    say_(fmt::format("{}: {} run", setting_.job.name, count_of(job_.nodes() * setting_.job.options.world.workers, "worker")));
+    say_(fmt::format("{}: {} run", setting_.job.name, count_of(workers_here(setting_.job.options), "worker")));
   }
   if (zero_) do_what_is_due();
   wake_in(look_interval);
@@ -171,7 +179,7 @@ void ChaosRun::do_what_is_due() {
 
 bool ChaosRun::all_workers_run() const {
   const std::uint32_t workers = setting_.job.options.world.workers;
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node) {
+  for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end(); ++node) {
     std::vector<bool> there(workers);
     for (const WorkerProcess& worker : job_.workers(node))
       if (worker.local_rank < workers) there[worker.local_rank] = true;
@@ -183,7 +191,7 @@ bool ChaosRun::all_workers_run() const {
 // The states of workers that are not counted would be taken for another one's, and no failure would hit them.
 void ChaosRun::note_unexpected_worker() {
   const std::uint32_t workers = setting_.job.options.world.workers;
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+  for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end(); ++node)
     for (const WorkerProcess& worker : job_.workers(node))
       if (worker.local_rank >= workers && !unexpected_)
         unexpected_ = fmt::format("node {} has a worker with LOCAL_RANK {}, and --nproc-per-node says {} for each node", node,
@@ -193,15 +201,37 @@ void ChaosRun::note_unexpected_worker() {
 // When every launcher has ended by itself; one that was lost does not come back to a job that is over.
 bool ChaosRun::is_over() const {
   bool any_ended = false;
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node) {
+  for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end(); ++node) {
     if (job_.runs(node)) return false;
     any_ended |= job_.ending(node).has_value();
   }
   return any_ended;
 }
 
+bool ChaosRun::is_started_again(Instant now) {
+  if (!own_node() || zero_ || now - job_.began() > refused_limit) return false;
+  const auto& ending = job_.ending(*own_node());
+  if (!ending || ending->code() != exit_code::contradiction) return false;
+  if (!std::exchange(told_refusal_, true))
+    say_(fmt::format("{}: the rendezvous refuses this node, as that of another run does: it is asked again for {}", setting_.job.name,
+                     for_people(refused_limit)));
+  if (now - job_.ended_at(*own_node()) >= refused_pause) return job_.start_again(*own_node()).ok();
+  return true;
+}
+
+bool ChaosRun::never_worked() const {
+  if (!own_node() || zero_ || have_printed_) return false;
+  const auto& ending = job_.ending(*own_node());
+  return ending && ending->ok();
+}
+
+bool ChaosRun::is_served_elsewhere() const {
+  if (!own_node() || job_.coordinator()) return false;
+  return !served_when_lost_ || !job_.workers(*own_node()).empty();  // one that was lost serves again when it is back
+}
+
 bool ChaosRun::only_those_run_that_were_away() const {
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+  for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end(); ++node)
     if (job_.runs(node) && !away_.contains(node)) return false;
   return true;
 }
@@ -211,7 +241,7 @@ void ChaosRun::note_first_success(Instant now) {
     const auto& [node, back_at] = one;
     return back_at && now - *back_at >= back_after && !job_.workers(node).empty();
   });
-  for (std::uint32_t node = 0; node < job_.nodes() && !first_success_; ++node)
+  for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end() && !first_success_; ++node)
     if (const auto& ending = job_.ending(node); ending && ending->ok()) first_success_ = now;
   if (first_success_) rehearsal_.begin_no_more();
 }
@@ -223,7 +253,8 @@ bool ChaosRun::was_killed(std::uint32_t node, const WorkerProcess& worker) const
 
 RehearsalFacts ChaosRun::gather(Duration time) const {
   RehearsalFacts facts{.time = time, .step = steps_.highest()};
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node) {
+  facts.nodes.resize(job_.nodes_begin());
+  for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end(); ++node) {
     NodeAtRehearsal& at = facts.nodes.emplace_back();
     at.has_agent = job_.runs(node);
     at.workers.resize(setting_.job.options.world.workers);
@@ -231,6 +262,7 @@ RehearsalFacts ChaosRun::gather(Duration time) const {
       if (worker.local_rank < at.workers.size() && !was_killed(node, worker)) at.workers[worker.local_rank] = true;
   }
   facts.has_coordinator = job_.has_store() ? job_.store_runs() : job_.coordinator().has_value();
+  facts.is_served_elsewhere = is_served_elsewhere();
   return facts;
 }
 
@@ -258,6 +290,10 @@ void ChaosRun::perform(const FaultAction& action, Duration time) {
       record.words = fmt::format("left out: what it hits was not there for {}", for_people(fault_patience));
       say_(fmt::format("{:8.2f} s  {}: {}", seconds(time), what, record.words));
       break;
+    case FaultAction::What::leave_to_others:
+      record.of_others = record.came = true;
+      say_(fmt::format("{:8.2f} s  {}: another node serves the rendezvous, and loses it", seconds(time), what));
+      break;
   }
 }
 
@@ -279,6 +315,7 @@ Result<std::string> ChaosRun::begin(std::size_t fault) {
 }
 
 void ChaosRun::lose(std::size_t fault, std::uint32_t node) {
+  served_when_lost_ = job_.coordinator() == node;
   job_.lose(node);
   states_.lost(node);
   lost_node_[fault] = node;
@@ -335,14 +372,15 @@ void ChaosRun::end(std::size_t fault) {
 void ChaosRun::finish() {
   is_finished_ = true;
   over_at_ = clock_.now();
+  note_steps_not_said();
   if (!zero_ && !setting_.plan.empty())
     notes_.push_back(fmt::format(
         "{} run: never were all {} seen to run at one time, so no failure could be made: a worker is a process that has RANK and "
         "LOCAL_RANK in its environment, as /proc shows it",
-        setting_.job.name, count_of(job_.nodes() * setting_.job.options.world.workers, "worker")));
+        setting_.job.name, count_of(workers_here(setting_.job.options), "worker")));
   timer_.cancel();
   for (const FaultAction& action : rehearsal_.finish()) end(action.fault);
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+  for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end(); ++node)
     if (const auto& ending = job_.ending(node); ending && !ending->ok())
       notes_.push_back(fmt::format("{} run: node {} ended with {}", setting_.job.name, node, describe(*ending)));
   if (const std::string words = words_of_remaining(job_.end_all(*orphans_), end_limit); !words.empty())
@@ -350,9 +388,21 @@ void ChaosRun::finish() {
   over_();
 }
 
+void ChaosRun::note_steps_not_said() {
+  if (!own_node() || !zero_) return;
+  std::size_t count = 0;
+  std::string first;
+  for (const FaultRecord& record : records_)
+    if (record.fault.step && !record.of_others && !record.began && record.words.empty() && !(steps_.highest() >= record.fault.step))
+      if (count++ == 0) first = plan_line(record.fault);
+  if (count > 0)
+    notes_.push_back(
+        fmt::format("{} waited for a step that no worker of this node printed, the first is `{}`", count_of(count, "failure"), first));
+}
+
 std::vector<NodeEnd> ChaosRun::ends() const {
   std::vector<NodeEnd> ends;
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+  for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end(); ++node)
     if (const auto& ending = job_.ending(node))
       ends.push_back({node, ending->code(), job_.ended_at(node) - job_.began(), away_.contains(node)});
   return ends;
@@ -375,9 +425,14 @@ RunFacts ChaosRun::facts() const {
   if (!facts.failed.empty()) facts.exit_code = facts.failed.front().exit_code;
   Duration last{0};
   for (const NodeEnd& end : all) last = std::max(last, end.at), facts.some_node_succeeded |= end.exit_code == 0;
-  facts.wall = !in_time_ || unexpected_ ? over_at_ - job_.began() : first_success_ ? *first_success_ - job_.began() : last;
+  const Duration waited = counts_from() - job_.began();
+  facts.wall = (!in_time_ || unexpected_ ? over_at_ - job_.began() : first_success_ ? *first_success_ - job_.began() : last) - waited;
+  facts.was_away = own_node() && away_.contains(*own_node());
+  if (never_worked())
+    facts.unfit = fmt::format("no worker of this node ran in the {} run: it came when the job was over, or there was no place for it",
+                              setting_.job.name);
   std::vector<std::string> events;
-  for (std::uint32_t node = 0; node < job_.nodes(); ++node)
+  for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end(); ++node)
     events.push_back(text_of_file(fmt::format("{}/events.{}", setting_.job.directory, node)));
   facts.times = reported_times(events);
   return facts;
@@ -388,6 +443,8 @@ std::vector<FaultRecord> ChaosRun::records() const {
   if (!zero_) return records;
   const Duration zero = *zero_ - job_.began();
   for (FaultRecord& record : records) {
+    const Fault& fault = record.fault;
+    if (record.of_others) record.came |= fault.step ? steps_.highest() >= fault.step : fault.at <= over_at_ - *zero_;
     if (!record.began) continue;
     Duration next = Duration::max();
     for (const FaultRecord& other : records)
@@ -399,7 +456,7 @@ std::vector<FaultRecord> ChaosRun::records() const {
 
 std::vector<std::string> ChaosRun::last_lines() const {
   const std::vector<NodeEnd> failed = nodes_that_failed(ends());
-  return job_.last_lines(failed.empty() ? 0 : failed.front().node);
+  return job_.last_lines(failed.empty() ? job_.nodes_begin() : failed.front().node);
 }
 
 }  // namespace elrun::inline v0::launcher

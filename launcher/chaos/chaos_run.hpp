@@ -81,6 +81,16 @@ class ChaosRun {
   [[nodiscard]] bool all_workers_run() const;
   void note_unexpected_worker();
   [[nodiscard]] bool is_over() const;
+  /// With an own node: the coordinator of the run before may still be there, and refuses a node of this one. The node's agent is started again.
+  [[nodiscard]] bool is_started_again(Instant now);
+  /// When the run's time begins to count: of an own node when its workers run, for it waits for the others before.
+  [[nodiscard]] Instant counts_from() const { return own_node() ? zero_.value_or(job_.began()) : job_.began(); }
+  [[nodiscard]] const std::optional<std::uint32_t>& own_node() const { return setting_.job.options.own_node; }
+  [[nodiscard]] bool is_served_elsewhere() const;
+  /// Its agent may end with success where the job was over, or had no place for it.
+  [[nodiscard]] bool never_worked() const;
+  /// Of faults by step that never came.
+  void note_steps_not_said();
   [[nodiscard]] bool only_those_run_that_were_away() const;
   /// Notes the first launcher that ended with success, and which nodes are away by then. No fault begins after it; those that last end in time.
   void note_first_success(Instant now);
@@ -117,6 +127,8 @@ class ChaosRun {
   Orphans* orphans_ = nullptr;
   std::optional<std::string> unexpected_;  // a worker that the job should not have, in words
   bool in_time_ = true, is_finished_ = false;
+  // Of an own node: whether its agent served the rendezvous when a fault took it, whether its workers printed anything, and whether it was said that its agent is started again.
+  bool served_when_lost_ = false, have_printed_ = false, told_refusal_ = false;
 };
 
 }  // namespace elrun::inline v0::launcher

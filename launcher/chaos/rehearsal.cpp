@@ -3,9 +3,24 @@
 #include <utility>
 
 namespace elrun::inline v0::launcher {
+namespace {
 
-Rehearsal::Rehearsal(std::vector<Fault> faults, const FaultWorld& world)
-    : faults_{std::move(faults)}, world_{world}, progress_(faults_.size()) {}
+/// Of one that hits a rank or a node.
+std::uint32_t node_of(const Fault& fault, const FaultWorld& world) {
+  return target_of(fault.kind) == FaultTarget::rank ? fault.target / world.workers : fault.target;
+}
+
+}  // namespace
+
+bool hits_other_node(const Fault& fault, const FaultWorld& world, std::optional<std::uint32_t> own_node) {
+  return own_node && target_of(fault.kind) != FaultTarget::job && node_of(fault, world) != *own_node;
+}
+
+Rehearsal::Rehearsal(std::vector<Fault> faults, const FaultWorld& world, std::optional<std::uint32_t> own_node)
+    : faults_{std::move(faults)}, world_{world}, progress_(faults_.size()) {
+  for (std::size_t i = 0; i < faults_.size(); ++i)
+    if (hits_other_node(faults_[i], world_, own_node)) progress_[i].state = State::over;
+}
 
 bool Rehearsal::is_due(const Fault& fault, Duration time, std::optional<std::uint64_t> step) {
   return fault.step ? step >= fault.step : time >= fault.at;
@@ -21,10 +36,6 @@ bool Rehearsal::may_act(Duration time, std::optional<std::uint64_t> step) const 
   return false;
 }
 
-std::uint32_t Rehearsal::node_of(const Fault& fault) const {
-  return target_of(fault.kind) == FaultTarget::rank ? fault.target / world_.workers : fault.target;
-}
-
 bool Rehearsal::can_begin(const Fault& fault, const RehearsalFacts& facts) const {
   const FaultTarget target = target_of(fault.kind);
   for (std::size_t i = 0; i < faults_.size(); ++i) {
@@ -33,14 +44,14 @@ bool Rehearsal::can_begin(const Fault& fault, const RehearsalFacts& facts) const
     const FaultTarget others = target_of(other.kind);
     if (target == FaultTarget::job || others == FaultTarget::job) {
       if (target == others && fault.kind == other.kind) return false;  // one of each kind at a time
-    } else if (node_of(fault) == node_of(other)) {
+    } else if (node_of(fault, world_) == node_of(other, world_)) {
       const bool both_ranks = target == FaultTarget::rank && others == FaultTarget::rank;
       if (!both_ranks || fault.target == other.target) return false;
     }
   }
   if (fault.kind == FaultKind::fill) return true;
   if (fault.kind == FaultKind::coordinator) return facts.has_coordinator;
-  const std::uint32_t node = node_of(fault);
+  const std::uint32_t node = node_of(fault, world_);
   if (node >= facts.nodes.size() || !facts.nodes[node].has_agent) return false;
   const std::vector<bool>& workers = facts.nodes[node].workers;
   if (target == FaultTarget::rank) {
@@ -65,6 +76,11 @@ std::vector<FaultAction> Rehearsal::on(const RehearsalFacts& facts) {
     Progress& now = progress_[i];
     if (now.state == State::ahead && is_due(faults_[i], facts.time, facts.step)) now = {State::due, facts.time};
     if (now.state != State::due) continue;
+    if (faults_[i].kind == FaultKind::coordinator && facts.is_served_elsewhere) {
+      now.state = State::over;
+      actions.push_back({FaultAction::What::leave_to_others, i});
+      continue;
+    }
     if (can_begin(faults_[i], facts)) {
       now = {faults_[i].lasts > Duration{0} ? State::lasting : State::over, facts.time};
       actions.push_back({FaultAction::What::begin, i});

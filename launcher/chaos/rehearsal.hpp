@@ -24,20 +24,25 @@ struct RehearsalFacts {
   Duration time{};                      ///< Since all workers ran for the first time.
   std::optional<std::uint64_t> step{};  ///< The newest that the program has said.
   std::vector<NodeAtRehearsal> nodes{};
-  bool has_coordinator = false;  ///< It is known which process serves the rendezvous.
+  bool has_coordinator = false;      ///< It is known which process serves the rendezvous.
+  bool is_served_elsewhere = false;  ///< A node that another `elrun chaos` started does.
 };
 
 struct FaultAction {
-  enum class What : std::uint8_t { begin, end, leave_out };
+  enum class What : std::uint8_t { begin, end, leave_out, leave_to_others };
   What what = What::begin;
   std::size_t fault = 0;  ///< Its index in the plan.
   friend bool operator==(const FaultAction&, const FaultAction&) = default;
 };
 
+/// Whether it hits a node that another `elrun chaos` started. Of what hits the job that is not known before it is due.
+[[nodiscard]] bool hits_other_node(const Fault& fault, const FaultWorld& world, std::optional<std::uint32_t> own_node);
+
 /// What is to be done of a plan, and when. Each fault begins at most once, and each that lasts ends at most once.
 class Rehearsal {
  public:
-  Rehearsal(std::vector<Fault> faults, const FaultWorld& world);
+  /// With `own_node`, what hits other nodes has no actions.
+  Rehearsal(std::vector<Fault> faults, const FaultWorld& world, std::optional<std::uint32_t> own_node = {});
 
   /// Whether `on` may have an action at this time: facts need not be gathered before.
   [[nodiscard]] bool may_act(Duration time, std::optional<std::uint64_t> step) const;
@@ -60,7 +65,6 @@ class Rehearsal {
   };
   [[nodiscard]] static bool is_due(const Fault& fault, Duration time, std::optional<std::uint64_t> step);
   [[nodiscard]] bool can_begin(const Fault& fault, const RehearsalFacts& facts) const;
-  [[nodiscard]] std::uint32_t node_of(const Fault& fault) const;
 
   std::vector<Fault> faults_;
   FaultWorld world_;

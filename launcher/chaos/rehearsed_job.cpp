@@ -40,37 +40,41 @@ RehearsedJob::RehearsedJob(boost::asio::io_context& loop, const Guard& guard, co
       setting_{std::move(setting)},
       line_{std::move(line)},
       changed_{std::move(changed)},
-      nodes_(setting_.options.world.nodes) {}
+      nodes_(setting_.options.nodes_here()) {}
 
 Result<void> RehearsedJob::start() {
   began_ = clock_.now();
-  HeldPort port;
-  if (setting_.networks == nullptr) port = HeldPort::any(0);
-  port_ = setting_.networks != nullptr ? port_inside : port.number();
-  if (port_ == 0) return Failure{Code::io, Remedy::fix_config, "there is no free TCP port on this machine"};
-  port.release();
+  if (setting_.options.own_node) {
+    port_ = setting_.options.endpoint_port;
+  } else {
+    HeldPort port;
+    if (setting_.networks == nullptr) port = HeldPort::any(0);
+    port_ = setting_.networks != nullptr ? port_inside : port.number();
+    if (port_ == 0) return Failure{Code::io, Remedy::fix_config, "there is no free TCP port on this machine"};
+  }
   // Others leave logs there; elrun's agents tidy up, and where they have their sockets the names must be short.
   if (!setting_.options.launcher.empty()) setting_.environment["TMPDIR"] = setting_.directory;
-  for (std::uint32_t node = 0; node < nodes(); ++node) ELRUN_TRY(open_output(node));
+  for (std::uint32_t node = nodes_begin(); node < nodes_end(); ++node) ELRUN_TRY(open_output(node));
   if (has_store()) {
     store_log_ = Fd{::open((setting_.directory + "/store.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)};
     if (!store_log_) return from_errno(errno, fmt::format("create {}/store.log", setting_.directory));
     ELRUN_TRY(bring_back_store());
   }
-  for (std::uint32_t node = 0; node < nodes(); ++node) ELRUN_TRY(start_node(node));
+  for (std::uint32_t node = nodes_begin(); node < nodes_end(); ++node) ELRUN_TRY(start_node(node));
   return {};
 }
 
 Places RehearsedJob::places(std::uint32_t node) const {
   const ChaosOptions& options = setting_.options;
-  const std::string host = setting_.networks == nullptr ? "127.0.0.1" : NodeNetworks::address(has_store() ? nodes() : 0);
+  const std::string host = setting_.networks == nullptr ? "127.0.0.1" : NodeNetworks::address(has_store() ? nodes_end() : 0);
   return {.run = setting_.directory,
-          .disk = setting_.directory + "/disk",
+          .disk = options.disk_in(setting_.directory),
           .node = node,
           .nodes = options.world.nodes,
           .workers = options.world.workers,
           .host = host,
-          .port = port_};
+          .port = port_,
+          .run_name = setting_.name};
 }
 
 Result<std::unique_ptr<Child>> RehearsedJob::spawn(std::vector<std::string> words, std::uint32_t network, int output,
@@ -88,14 +92,14 @@ Result<std::unique_ptr<Child>> RehearsedJob::spawn(std::vector<std::string> word
 }
 
 Result<void> RehearsedJob::start_node(std::uint32_t node) {
-  Node& n = nodes_[node];
+  Node& n = at(node);
   n.child.reset();  // the one before, which has ended
   n.is_lost = false;
   std::vector<std::string> words = node_command(setting_.options, places(node), setting_.elrun);
   if (setting_.networks != nullptr && setting_.options.launcher.empty())
     words.insert(words.begin() + 1, {"--local_addr", NodeNetworks::address(node)});
   auto child = spawn(std::move(words), node, n.write_end.get(), [this, node, start = ++n.start](Ending ending) {
-    Node& ended = nodes_[node];
+    Node& ended = at(node);
     if (ended.is_lost || ended.start != start) return;
     ended.ending = ending;
     ended.ended_at = clock_.now();
@@ -107,7 +111,7 @@ Result<void> RehearsedJob::start_node(std::uint32_t node) {
 }
 
 void RehearsedJob::lose(std::uint32_t node) {
-  Node& n = nodes_[node];
+  Node& n = at(node);
   if (!n.child || n.ending) return;
   n.is_lost = true;
   const std::vector<pid_t> below = processes_below(n.child->pid());
@@ -116,7 +120,12 @@ void RehearsedJob::lose(std::uint32_t node) {
     if (process_name(pid) != guard_name) ::kill(pid, SIGKILL);
 }
 
-Result<void> RehearsedJob::bring_back(std::uint32_t node) { return nodes_[node].is_lost ? start_node(node) : Result<void>{}; }
+Result<void> RehearsedJob::bring_back(std::uint32_t node) { return at(node).is_lost ? start_node(node) : Result<void>{}; }
+
+Result<void> RehearsedJob::start_again(std::uint32_t node) {
+  at(node).ending.reset();
+  return start_node(node);
+}
 
 void RehearsedJob::lose_store() {
   if (store_) ::kill(store_->pid(), SIGKILL);
@@ -128,29 +137,29 @@ Result<void> RehearsedJob::bring_back_store() {
   const Places where = places(0);
   std::vector<std::string> words{setting_.elrun, "store", "--host", where.host, "--port", fmt::to_string(where.port)};
   if (!setting_.options.rendezvous_conf.empty()) words.insert(words.end(), {"--rdzv_conf", setting_.options.rendezvous_conf});
-  auto store = spawn(std::move(words), nodes(), store_log_.get(), [this](Ending) { store_ended_ = true; });
+  auto store = spawn(std::move(words), nodes_end(), store_log_.get(), [this](Ending) { store_ended_ = true; });
   if (!store.ok()) return std::move(store).failure();
   store_ = *std::move(store);
   return {};
 }
 
 std::optional<std::uint32_t> RehearsedJob::coordinator() const {
-  if (nodes() == 1) return runs(0) ? std::optional{0u} : std::nullopt;
-  for (std::uint32_t node = 0; node < nodes(); ++node) {
+  if (setting_.options.world.nodes == 1) return runs(0) ? std::optional{0u} : std::nullopt;
+  for (std::uint32_t node = nodes_begin(); node < nodes_end(); ++node) {
     if (!runs(node)) continue;
-    const pid_t launcher = nodes_[node].child->pid();
+    const pid_t launcher = at(node).child->pid();
     if (listens_at(launcher, port_)) return node;
   }
   return std::nullopt;
 }
 
 bool RehearsedJob::runs(std::uint32_t node) const {
-  const Node& n = nodes_[node];
+  const Node& n = at(node);
   return n.child && !n.is_lost && !n.ending;
 }
 
 std::vector<WorkerProcess> RehearsedJob::workers(std::uint32_t node) const {
-  return runs(node) ? workers_below(nodes_[node].child->pid()) : std::vector<WorkerProcess>{};
+  return runs(node) ? workers_below(at(node).child->pid()) : std::vector<WorkerProcess>{};
 }
 
 bool RehearsedJob::is_known(pid_t pid) const {
@@ -181,8 +190,8 @@ std::vector<pid_t> RehearsedJob::end_all(Orphans& orphans) {
     return any;
   };
   while (guards_left() && clock_.now() < until) std::this_thread::sleep_for(std::chrono::milliseconds{2});
-  for (std::uint32_t node = 0; node < nodes(); ++node) {
-    Node& n = nodes_[node];
+  for (std::uint32_t node = nodes_begin(); node < nodes_end(); ++node) {
+    Node& n = at(node);
     n.write_end = Fd{};
     if (!n.output) continue;
     while (read_some(node)) {
@@ -194,7 +203,7 @@ std::vector<pid_t> RehearsedJob::end_all(Orphans& orphans) {
 }
 
 Result<void> RehearsedJob::open_output(std::uint32_t node) {
-  Node& n = nodes_[node];
+  Node& n = at(node);
   const std::string log = fmt::format("{}/node{}.log", setting_.directory, node);
   n.log.open(log, std::ios::binary | std::ios::app);
   if (!n.log.is_open()) return from_errno(errno, "create " + log);
@@ -209,22 +218,22 @@ Result<void> RehearsedJob::open_output(std::uint32_t node) {
 
 // It reads by itself: what the loop has read, and not handed over yet, would be lost in `end_all`.
 void RehearsedJob::read_on(std::uint32_t node) {
-  nodes_[node].output->async_wait(boost::asio::posix::stream_descriptor::wait_read, [this, node](const boost::system::error_code& error) {
-    if (error || !nodes_[node].output) return;
+  at(node).output->async_wait(boost::asio::posix::stream_descriptor::wait_read, [this, node](const boost::system::error_code& error) {
+    if (error || !at(node).output) return;
     (void)read_some(node);
     read_on(node);
   });
 }
 
 bool RehearsedJob::read_some(std::uint32_t node) {
-  Node& n = nodes_[node];
+  Node& n = at(node);
   const ssize_t got = ::read(n.output->native_handle(), n.buffer.data(), n.buffer.size());
   if (got > 0) take(node, {n.buffer.data(), static_cast<std::size_t>(got)});
   return got > 0;
 }
 
 void RehearsedJob::take(std::uint32_t number, std::string_view text) {
-  Node& node = nodes_[number];
+  Node& node = at(number);
   node.log.write(text.data(), static_cast<std::streamsize>(text.size()));
   while (!text.empty()) {
     const std::size_t end = text.find('\n');

@@ -48,20 +48,24 @@ class RehearsedJob {
   /// SIGKILL of the node's launcher and of all that it had started, but for the guard of an agent, which tidies up.
   void lose(std::uint32_t node);
   [[nodiscard]] Result<void> bring_back(std::uint32_t node);
+  /// The node's launcher once more, after it has ended by itself: as if it had not.
+  [[nodiscard]] Result<void> start_again(std::uint32_t node);
   void lose_store();
   [[nodiscard]] Result<void> bring_back_store();
-  /// The node whose launcher serves the rendezvous; nothing while nobody does.
+  /// The node whose launcher serves the rendezvous; nothing while nobody does that was started here.
   [[nodiscard]] std::optional<std::uint32_t> coordinator() const;
   [[nodiscard]] bool has_store() const { return setting_.options.has_store; }
   [[nodiscard]] bool store_runs() const { return store_ != nullptr && !store_ended_; }
 
-  [[nodiscard]] std::uint32_t nodes() const { return static_cast<std::uint32_t>(nodes_.size()); }
+  /// Nodes that are started here: from the first to before the end.
+  [[nodiscard]] std::uint32_t nodes_begin() const { return setting_.options.first_node(); }
+  [[nodiscard]] std::uint32_t nodes_end() const { return nodes_begin() + static_cast<std::uint32_t>(nodes_.size()); }
   [[nodiscard]] bool runs(std::uint32_t node) const;
   [[nodiscard]] std::vector<WorkerProcess> workers(std::uint32_t node) const;
   /// How the node's launcher ended by itself; nothing while it runs, or when it was lost.
-  [[nodiscard]] const std::optional<Ending>& ending(std::uint32_t node) const { return nodes_[node].ending; }
+  [[nodiscard]] const std::optional<Ending>& ending(std::uint32_t node) const { return at(node).ending; }
   /// When; of a launcher with an ending.
-  [[nodiscard]] Instant ended_at(std::uint32_t node) const { return nodes_[node].ended_at; }
+  [[nodiscard]] Instant ended_at(std::uint32_t node) const { return at(node).ended_at; }
   [[nodiscard]] Instant began() const { return began_; }
 
   /// Kills whatever is left, and reads the output to its end. `orphans` are those that lost their launcher. Returns the processes that have not ended in `end_limit`: they hang in the
@@ -70,7 +74,7 @@ class RehearsedJob {
   /// True for a process that this object collects.
   [[nodiscard]] bool is_known(pid_t pid) const;
   /// The last lines of a node's output.
-  [[nodiscard]] std::vector<std::string> last_lines(std::uint32_t node) const { return nodes_[node].last_lines; }
+  [[nodiscard]] std::vector<std::string> last_lines(std::uint32_t node) const { return at(node).last_lines; }
 
  private:
   struct Node {
@@ -86,6 +90,8 @@ class RehearsedJob {
     std::vector<std::string> last_lines{};
     std::array<char, 16384> buffer{};
   };
+  [[nodiscard]] Node& at(std::uint32_t node) { return nodes_[node - nodes_begin()]; }
+  [[nodiscard]] const Node& at(std::uint32_t node) const { return nodes_[node - nodes_begin()]; }
   [[nodiscard]] Result<std::unique_ptr<Child>> spawn(std::vector<std::string> words, std::uint32_t network, int output,
                                                      std::function<void(Ending)> ended);
   [[nodiscard]] Result<void> start_node(std::uint32_t node);

@@ -88,7 +88,8 @@ ReportJson json_of(const RunFacts& run) {
 ReportJson json_of(const FaultRecord& record) {
   const auto time = [](const std::optional<Duration>& at) { return at ? ReportJson(seconds(*at)) : ReportJson(nullptr); };
   return {{"fault", plan_line(record.fault)},    {"kind", word_of(record.fault.kind)},  {"began_seconds", time(record.began)},
-          {"ended_seconds", time(record.ended)}, {"pause_seconds", time(record.pause)}, {"words", record.words}};
+          {"ended_seconds", time(record.ended)}, {"pause_seconds", time(record.pause)}, {"words", record.words},
+          {"of_other_node", record.of_others}};
 }
 
 std::string_view word_of(CheckpointsCompared::Outcome outcome) {
@@ -166,7 +167,7 @@ std::string faults_table(std::span<const FaultRecord> records) {
     std::size_t planned = 0, made = 0;
     std::vector<Duration> pauses;
     for (const FaultRecord& record : records) {
-      if (record.fault.kind != kind) continue;
+      if (record.fault.kind != kind || record.of_others) continue;
       ++planned;
       if (record.began) ++made;
       if (record.pause) pauses.push_back(*record.pause);
@@ -176,7 +177,10 @@ std::string faults_table(std::span<const FaultRecord> records) {
     rows.push_back({std::string{word_of(kind)}, fmt::to_string(planned), fmt::to_string(made),
                     pauses.empty() ? "-" : for_people(pauses[pauses.size() / 2]), pauses.empty() ? "-" : for_people(pauses.back())});
   }
-  return rows.size() > 1 ? "\n" + table_text(rows, 1) : "";
+  std::string text = rows.size() > 1 ? "\n" + table_text(rows, 1) : "";
+  const auto others = static_cast<std::size_t>(std::ranges::count_if(records, &FaultRecord::of_others));
+  if (others > 0) text += fmt::format("\nand {} of other nodes: their reports have them\n", count_of(others, "failure"));
+  return text;
 }
 
 }  // namespace
@@ -290,7 +294,7 @@ std::string why_nothing_was_rehearsed(const RunFacts& disturbed, std::span<const
 }  // namespace
 
 Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, std::span<const FaultRecord> records,
-              const CheckpointsCompared& checkpoints) {
+              const CheckpointsCompared& checkpoints, std::optional<std::uint32_t> own_node) {
   using Outcome = CheckpointsCompared::Outcome;
   Verdict verdict;
   const auto says = [&](int code, std::string words) {
@@ -303,7 +307,15 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
     return says(chaos_code::unknown, fmt::format("the undisturbed run failed ({}): its logs say why; there is nothing to compare with",
                                                  how_it_ended(reference)));
   const RunFacts& disturbed = *other;
-  verdict.wall_share = share(reference.wall, disturbed.wall), verdict.step_share = share(reference.step_span, disturbed.step_span);
+  verdict.wall_share = share(reference.wall, disturbed.wall);
+  // Of an own node: where another node printed the last steps, its lines are of a part of the run.
+  if (!own_node || reference.step == disturbed.step) verdict.step_share = share(reference.step_span, disturbed.step_span);
+  if (!disturbed.succeeded() && own_node && disturbed.was_away) {
+    const std::string how = fmt::format(
+        "a failure of the plan had taken this node away, and it came back to a job that may have been over ({})", how_it_ended(disturbed));
+    if (checkpoints.outcome == Outcome::equal) return says(chaos_code::equal, fmt::format("{}; {}", checkpoints.words, how));
+    return says(chaos_code::unknown, fmt::format("nothing can be said here: {}. The other nodes have the verdict", how));
+  }
   if (!disturbed.succeeded())
     return says(chaos_code::did_not_finish, fmt::format("the disturbed job did not finish: {}", how_it_ended(disturbed)));
   const bool has_states = !reference.states.empty() && !disturbed.states.empty();
@@ -330,15 +342,26 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
             in_words(reference.states)));
   if (checkpoints.outcome == Outcome::impossible)
     return says(chaos_code::unknown, "the final checkpoints cannot be compared: " + checkpoints.words);
-  if (reference.states.empty() != disturbed.states.empty())
+  if (own_node && reference.states.empty() != disturbed.states.empty() && checkpoints.outcome != Outcome::equal)
+    return says(
+        chaos_code::unknown,
+        fmt::format("this node's workers said a final state in the {} run only; in the other one a worker of another node may have said "
+                    "it. Let all ranks say it, or let checkpoints be compared (--checkpoint-root)",
+                    reference.states.empty() ? "disturbed" : "undisturbed"));
+  if (!own_node && reference.states.empty() != disturbed.states.empty())
     return says(chaos_code::unknown, fmt::format("the {} run said no final state, and the other one did, so they cannot be compared",
                                                  reference.states.empty() ? "undisturbed" : "disturbed"));
-  if (!has_states && checkpoints.outcome == Outcome::not_asked)
+  const bool others_say = own_node.value_or(0) != 0;  // node 0 has rank 0 at the beginning: where it says nothing, perhaps nobody does
+  if (!has_states && checkpoints.outcome == Outcome::not_asked && !others_say)
     return says(
         chaos_code::unknown,
         "the job finished, and there is no state to compare: --state-from TEXT names what stands before it in the program's output, --checkpoint-root where the checkpoints are");
-  if (std::ranges::none_of(records, [](const FaultRecord& record) { return record.began.has_value(); }))
+  if (std::ranges::none_of(records, [](const FaultRecord& record) { return record.began || (record.of_others && record.came); }))
     return says(chaos_code::unknown, why_nothing_was_rehearsed(disturbed, records));
+  if (!has_states && checkpoints.outcome == Outcome::not_asked)
+    return says(
+        chaos_code::equal,
+        "this node ended with success in both runs. Its workers said no final state: the node whose workers say one has the verdict");
   std::string words = "the final states are equal";
   if (has_states) words += ": " + in_words(reference.states);
   if (checkpoints.outcome == Outcome::equal) words += "; " + checkpoints.words;
@@ -389,6 +412,7 @@ nlohmann::json report_json(const ChaosReport& report) {
           {"share_of_speed", number(report.verdict.step_share)},
           {"share_of_wall_time", number(report.verdict.wall_share)},
           {"job", report.job},
+          {"own_node", report.own_node ? ReportJson(*report.own_node) : ReportJson(nullptr)},
           {"work", report.work},
           {"left_out", report.left_out},
           {"undisturbed", json_of(report.reference)},

@@ -94,7 +94,8 @@ struct RunFacts {
   int exit_code = 0;                   ///< Of the first of the nodes that failed; 0: none did.
   std::vector<NodeEnd> failed{};       ///< As `nodes_that_failed` has them.
   bool some_node_succeeded = false;
-  Duration wall{};  ///< From the start of the first launcher to the end of the first that ended with success; of none, of the last.
+  bool was_away = false;  ///< Of an own node: at its end the plan had taken it away, and it did not work for the job again.
+  Duration wall{};        ///< From the start of the first launcher to the end of the first that ended with success; of none, of the last.
   std::vector<ReportedState> states{};  ///< The final ones that the program said: more than one where ranks differ.
   bool states_of_killed = false;        ///< They were said by workers that were killed after that, and by no other.
   std::optional<std::uint64_t> step{};  ///< The highest that the program said.
@@ -113,6 +114,8 @@ struct FaultRecord {
   std::optional<Duration> began{}, ended{};  ///< Since the plan's time 0; nothing: it did not come to that.
   std::optional<Duration> pause{};           ///< The longest time without a line of a step, from its beginning to the next fault's.
   std::string words{};                       ///< What was hit, or why it was left out.
+  bool of_others = false;                    ///< It is another `elrun chaos`'s to make, which has that node.
+  bool came = false;                         ///< Of those: its time came.
 };
 
 /// The final checkpoints of both runs.
@@ -133,15 +136,19 @@ struct Verdict {
   std::optional<double> wall_share{};  ///< Undisturbed time / disturbed time, of the whole runs.
   std::optional<double> step_share{};  ///< The same, from the first to the last line with a step.
 };
-/// Without `disturbed` it is the undisturbed run that failed.
+/// Without `disturbed` it is the undisturbed run that failed. With `own_node` all is known of that node alone:
+///  * that its workers said no state is no gap, but for node 0, where rank 0 is at the beginning: the node whose workers say one has the verdict;
+///  * that they said one in one of the runs only is none either where the checkpoints are equal;
+///  * a node that was away when it failed may have come back to a job that was over: only equal checkpoints can tell.
 [[nodiscard]] Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& disturbed, std::span<const FaultRecord> records,
-                            const CheckpointsCompared& checkpoints);
+                            const CheckpointsCompared& checkpoints, std::optional<std::uint32_t> own_node = {});
 
 /// All of a rehearsal, for its reports.
 struct ChaosReport {
-  std::string work;                     ///< The directory with logs and the plan.
-  std::string job;                      ///< "2 nodes of 2 workers under elrun".
-  std::vector<std::string> left_out{};  ///< Kinds that were not drawn, and why.
+  std::string work;                         ///< The directory with logs and the plan.
+  std::string job;                          ///< "2 nodes of 2 workers under elrun".
+  std::optional<std::uint32_t> own_node{};  ///< That all is known of; none: of all nodes.
+  std::vector<std::string> left_out{};      ///< Kinds that were not drawn, and why.
   RunFacts reference{};
   std::optional<RunFacts> disturbed{};  ///< None: the undisturbed run failed, so there was no other.
   std::vector<FaultRecord> records{};

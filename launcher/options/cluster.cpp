@@ -112,7 +112,7 @@ std::optional<RankHint> rank_hint(const Variables& environment, const std::optio
   for (const char* name : {"VC_TASK_INDEX", "VK_TASK_INDEX"})
     if (auto hint = by(name)) return hint;
   if (scheduler) return RankHint{scheduler->rank, scheduler->rank_from};
-  if (const auto number = numbered(host_name.substr(0, host_name.find('.'))).number) return RankHint{*number, "the host's name"};
+  if (const auto number = numbered(host_name.substr(0, host_name.find('.'))).number) return RankHint{*number, std::string{by_host_name}};
   return std::nullopt;
 }
 

@@ -219,7 +219,7 @@ constexpr std::string_view synopsis_text =
     "elrun status [--json] [--pid PID]          what the agents on this machine run\n"
     "elrun drain [--pid PID] [--timeout SECONDS] ask the agents on this machine to leave, and wait until they have\n"
     "elrun ckpt ls|inspect|verify|diff ...      what checkpoints are there, what is in them, and whether they are whole\n"
-    "elrun chaos [--mtbf TIME] ... PROGRAM      run a job with failures, here, and compare it with the undisturbed one\n"
+    "elrun chaos [--mtbf TIME] ... PROGRAM      run a job with failures, and compare it with the undisturbed one\n"
     "elrun install DIR                          copy elrun, as elrun and torchrun, into DIR\n"
     "(elrun ckptd is no command for people: agents start it to write checkpoints while workers train)\n";
 constexpr std::string_view words_text =

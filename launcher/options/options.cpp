@@ -335,7 +335,7 @@ Parsed parse_command(std::span<const std::string> arguments, const Variables& en
   if (first == "status") return as_parsed(parse_status(arguments.subspan(1)));
   if (first == "drain") return as_parsed(parse_drain(arguments.subspan(1)));
   if (first == "ckpt") return as_parsed(parse_ckpt(arguments.subspan(1)));
-  if (first == "chaos") return as_parsed(parse_chaos(arguments.subspan(1), machine));
+  if (first == "chaos") return as_parsed(parse_chaos(arguments.subspan(1), environment, machine));
   if (first == "ckptd")
     return CkptdOptions{arguments.size() > 1 && arguments[1] == "--log_format=json" ? LogFormat::json : LogFormat::text};
   if (first == "install") return as_parsed(parse_install(arguments.subspan(1)));

@@ -14,9 +14,9 @@ namespace {
 using test::contains;
 using Words = std::vector<std::string>;
 
-ChaosOptions taken(Words words) {
+ChaosOptions taken(Words words, const Variables& environment = {}) {
   words.insert(words.begin(), "chaos");
-  Parsed parsed = test::parse(words);
+  Parsed parsed = test::parse(words, {.environment = environment});
   if (const auto* usage = std::get_if<Usage>(&parsed)) FAIL(usage->text);
   return std::get<ChaosOptions>(parsed);
 }
@@ -174,11 +174,82 @@ TEST_CASE("each node is an agent of its own, with what chaos decides", "[chaos]"
   }
 }
 
+TEST_CASE("as one of a cluster's nodes chaos understands options and environment as elrun does", "[chaos]") {
+  SECTION("an endpoint and a rank") {
+    const ChaosOptions options = taken({"--nnodes=3:4", "--nproc_per_node=2", "--rdzv_backend=c10d", "--rdzv_endpoint=h:2000",
+                                        "--rdzv_id=job", "--node-rank", "2", "--health_port=3000", "a.py", "{node}"});
+    CHECK(options.own_node == 2u);
+    CHECK(options.first_node() == 2);
+    CHECK(options.nodes_here() == 1);
+    CHECK((options.world.nodes == 4 && options.world.workers == 2));
+    CHECK(options.endpoint_port == 2000);
+    CHECK(options.meeting == "h:2000 (--rdzv_endpoint)");
+    Words agent = node_command(options, {.run = "/w/disturbed", .node = 2, .nodes = 4, .workers = 2, .run_name = "disturbed"}, "elrun");
+    CHECK(agent.back() == "2");
+    agent.erase(agent.begin());
+    const LaunchOptions launched = test::launch(agent);
+    CHECK(launched.node_rank == 2);
+    CHECK(launched.run == RunId{"job-disturbed"});
+    CHECK((launched.endpoint->host == "h" && launched.endpoint->port == 2000));
+    CHECK((launched.round.nodes_min == 3 && launched.round.nodes_max == 4));
+    CHECK(launched.round.max_restarts == 1'000'000);
+    CHECK(launched.event_log == "/w/disturbed/events.2");
+    CHECK(options.disk_in("/w/disturbed") == "/w/disturbed/disk.2");
+  }
+  SECTION("variables of those who start elrun in a cluster") {
+    const auto check = [](const Words& words, const Variables& environment, std::uint32_t node, std::uint32_t nodes, std::uint16_t port) {
+      const ChaosOptions options = taken(words, environment);
+      CAPTURE(fmt::format("{}", words), options.meeting);
+      CHECK(options.own_node == node);
+      CHECK(options.world.nodes == nodes);
+      CHECK(options.endpoint_port == port);
+      CHECK(options.run_id == "chaos");
+    };
+    check({"a.py"}, {{"PET_NNODES", "2"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "23456"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}}, 1, 2, 23456);
+    check({"--nnodes=3:4", "a.py"}, {{"PET_NODE_RANK", "3"}, {"PET_MASTER_ADDR", "m"}, {"PET_RDZV_BACKEND", "c10d"}}, 3, 4, 29400);
+    check({"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=h", "a.py"}, {{"JOB_COMPLETION_INDEX", "1"}}, 1, 2, 29400);
+    CHECK(taken({"a.py"}, {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}, {"SLURM_JOB_ID", "7"}, {"SLURM_STEP_NODELIST", "n[1-4]"}})
+              .own_node == 3u);
+  }
+  SECTION("a single node, and another launcher, are here whatever the environment says") {
+    const Variables pod{{"MASTER_ADDR", "m"}, {"RANK", "1"}, {"PET_NPROC_PER_NODE", "8"}};
+    for (const Words& words : std::vector<Words>{{"--nnodes=1", "a.py"}, {"a.py"}, {"--nnodes=2", "--launcher", "torchrun", "a.py"}}) {
+      const ChaosOptions options = taken(words, pod);
+      CHECK_FALSE(options.own_node);
+      CHECK(options.world.workers == 1);
+    }
+  }
+  SECTION("refused") {
+    const auto refused = [](Words words, const char* why, const Variables& environment = {}, const char* host = "") {
+      words.emplace_back("a.py");
+      const auto parsed = parse_chaos(words, environment, Machine{.host_name = [host] { return std::string{host}; }});
+      REQUIRE(std::holds_alternative<Usage>(parsed));
+      CAPTURE(std::get<Usage>(parsed).text);
+      CHECK(std::get<Usage>(parsed).exit_code == 78);
+      CHECK(contains(std::get<Usage>(parsed).text, why));
+    };
+    const Words place{"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=h"},
+        node = Words{"--nnodes=2", "--rdzv_endpoint=h", "--node_rank=1"};
+    const auto with = [](Words words, const char* more) { return words.emplace_back(more), words; };
+    refused(place, "nothing says which of the 2 nodes that meet at h:29400 (--rdzv_endpoint) this is: give each its --node_rank, 0 to 1");
+    refused(place, "nothing says which", {}, "gpu-1");  // a machine may be called so
+    refused(place, "this is node 2 (by the host's name), and a plan for 2 nodes has the nodes 0 to 1", {{"KUBERNETES_SERVICE_HOST", "k"}},
+            "train-2");
+    refused(with(place, "--node_rank=2"), "this is node 2 (by --node_rank)");
+    refused({"--nnodes=2", "--rdzv_backend=c10d", "--node_rank=1"}, "none was found");
+    refused({"--rdzv_endpoint=h", "--node_rank=1"}, "give --nnodes, --rdzv_endpoint and --node_rank");
+    for (const char* own : {"--standalone", "--event_log=f", "--exit_codes=elrun"}) refused(with(node, own), "leave it out");
+    refused(with(node, "--store"), "start `elrun store` where the endpoint leads");
+    refused(with(node, "--checkpoint_root={run}/ck"), "give all of them the same --work");
+    refused(with(node, "--nproc_per_node=0"), "nothing to disturb");
+  }
+}
+
 TEST_CASE("the help of chaos has every option that it takes", "[chaos]") {
   const Usage help = std::get<Usage>(test::parse({"chaos", "--help"}));
   CHECK(help.exit_code == 0);
   for (const char* option : {"--mtbf", "--for", "--seed", "--kinds", "--plan", "--work", "--state-from", "--step-from", "--limit", "--disk",
-                             "--store", "--json", "--dry-run", "--launcher", "--checkpoint-root"})
+                             "--store", "--json", "--dry-run", "--launcher", "--checkpoint-root", "--rdzv_endpoint", "--node_rank"})
     CHECK(contains(help.text, option));
   for (const FaultKind kind : all_fault_kinds) CHECK(contains(help.text, word_of(kind).data()));
 }

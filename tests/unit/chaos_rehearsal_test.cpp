@@ -41,6 +41,36 @@ TEST_CASE("a fault begins at its time, or with its step, and once", "[chaos]") {
   CHECK(rehearsal.finish().empty());
 }
 
+TEST_CASE("with a node of its own, a rehearsal has no part in what hits others", "[chaos]") {
+  ParsedPlan parsed =
+      parse_plan("1s kill rank 1\n1s kill rank 2\n2s kill-agent node 0 for 1s\n2s kill-agent node 1 for 1s\n", nodes_of_two);
+  const auto rehearsal_on = [&](std::uint32_t node) { return Rehearsal{parsed.faults, nodes_of_two, node}; };
+  Rehearsal first = rehearsal_on(0), second = rehearsal_on(1);
+  CHECK(first.on(all_there(1s)) == Actions{{What::begin, 0}});
+  CHECK(first.on(all_there(1s)).empty());
+  CHECK(second.on(all_there(1s)) == Actions{{What::begin, 1}});
+  CHECK_FALSE(second.may_act(1500ms, {}));
+  CHECK(first.on(all_there(2s)) == Actions{{What::begin, 2}});
+  CHECK(second.on(all_there(2s)) == Actions{{What::begin, 3}});
+  CHECK(first.on(all_there(3s)) == Actions{{What::end, 2}});
+  CHECK(first.on(all_there(200s)).empty());  // nothing was waited for, so nothing is left out
+  for (const std::size_t fault : {0u, 2u}) CHECK(hits_other_node(parsed.faults[fault], nodes_of_two, 1));
+  for (const std::size_t fault : {1u, 3u}) CHECK_FALSE(hits_other_node(parsed.faults[fault], nodes_of_two, 1));
+  CHECK_FALSE(hits_other_node(parsed.faults[0], nodes_of_two, {}));
+  CHECK_FALSE(hits_other_node({.kind = FaultKind::coordinator}, nodes_of_two, 1));
+}
+
+TEST_CASE("who serves the rendezvous when it is due loses the coordinator, and the others leave it to that node", "[chaos]") {
+  Rehearsal here = rehearsal_of("1s coordinator for 1s\n"), elsewhere = rehearsal_of("1s coordinator for 1s\n");
+  RehearsalFacts facts = all_there(1s);
+  facts.has_coordinator = false;
+  CHECK(here.on(facts).empty());  // it is just lost, and comes back here
+  facts.is_served_elsewhere = true;
+  CHECK(elsewhere.on(facts) == Actions{{What::leave_to_others, 0}});
+  CHECK(elsewhere.on(all_there(2s)).empty());
+  CHECK(here.on(all_there(2s)) == Actions{{What::begin, 0}});
+}
+
 TEST_CASE("what lasts ends after its time, or with the job", "[chaos]") {
   Rehearsal rehearsal = rehearsal_of("1s stop rank 1 for 2s\n");
   CHECK(rehearsal.on(all_there(1500ms)) == Actions{{What::begin, 0}});

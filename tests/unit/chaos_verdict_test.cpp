@@ -114,6 +114,62 @@ TEST_CASE("a node that fails fails the run, whatever becomes of the others", "[c
   CHECK(report_json({.reference = one_failed})["undisturbed"]["failed_nodes"][0]["node"] == 1);
 }
 
+TEST_CASE("of a node of its own the verdict says what can be known there", "[chaos]") {
+  const std::vector<FaultRecord> of_others{{.fault = {.at = 5s}, .of_others = true, .came = true}};
+  const auto judged = [&](const char* undisturbed, const char* disturbed, std::uint32_t node, const Compared& checkpoints = {}) {
+    return judge(done_in(10s, undisturbed), done_in(11s, disturbed), of_others, checkpoints, node);
+  };
+  const Compared equal{Compared::Outcome::equal, "the checkpoints are equal"}, different{Compared::Outcome::different, "they differ"};
+  SECTION("a state is compared as anywhere") {
+    CHECK(judged("a", "a", 1).exit_code == 0);
+    CHECK(judged("a", "b", 1).exit_code == 1);
+    CHECK(judged("a", "a", 1, different).exit_code == 1);
+  }
+  SECTION("workers may say none, but not those of node 0") {
+    CHECK(judged(nullptr, nullptr, 1).exit_code == 0);
+    CHECK(judged(nullptr, nullptr, 1).words.find("the node whose workers say one has the verdict") != std::string::npos);
+    CHECK(judged(nullptr, nullptr, 0).exit_code == 3);
+    CHECK(judged(nullptr, nullptr, 0, equal).exit_code == 0);
+    CHECK(judged(nullptr, nullptr, 1, different).exit_code == 1);
+  }
+  SECTION("a state that was said in one run only needs checkpoints beside it") {
+    CHECK(judged("a", nullptr, 0).exit_code == 3);
+    CHECK(judged(nullptr, "a", 1).exit_code == 3);
+    CHECK(judged(nullptr, "a", 1).words.find("in the disturbed run only") != std::string::npos);
+    CHECK(judged("a", nullptr, 0, equal).exit_code == 0);
+  }
+  SECTION("a node that was away when it failed leaves the verdict to the others, unless the checkpoints are equal") {
+    RunFacts failed = done_in(11s, nullptr);
+    failed.exit_code = 170;
+    const auto code = [&](const Compared& checkpoints) { return judge(done_in(10s, "a"), failed, one_kill, checkpoints, 1).exit_code; };
+    CHECK(code(equal) == 2);
+    failed.was_away = true;
+    CHECK(code({}) == 3);
+    CHECK(code(different) == 3);
+    CHECK(code(equal) == 0);
+    CHECK(judge(done_in(10s, "a"), failed, one_kill, {}, 1).words.find("The other nodes have the verdict") != std::string::npos);
+  }
+  SECTION("the speed of steps is told where this node's workers printed the last one in both runs") {
+    RunFacts undisturbed = done_in(10s, "a"), disturbed = done_in(5s, "a");
+    undisturbed.step = 600, disturbed.step = 109;
+    CHECK_FALSE(judge(undisturbed, disturbed, of_others, {}, 0).step_share);
+    CHECK(judge(undisturbed, disturbed, of_others, {}).step_share);
+    disturbed.step = 600;
+    CHECK(judge(undisturbed, disturbed, of_others, {}, 0).step_share);
+  }
+  SECTION("nothing was rehearsed where no failure came, here or elsewhere") {
+    const std::vector<FaultRecord> late{{.fault = {.at = 5s}, .of_others = true}};
+    CHECK(judge(done_in(10s, "a"), done_in(10s, "a"), late, {}, 1).exit_code == 3);
+  }
+  ChaosReport report{.own_node = 1, .reference = done_in(10s, "a"), .disturbed = done_in(11s, "a"), .records = of_others};
+  report.records.push_back({.fault = {.at = 6s, .target = 2}, .began = 6s});
+  CHECK(report_text(report).find("and 1 failure of other nodes: their reports have them") != std::string::npos);
+  CHECK(report_text(report).find("kill") != std::string::npos);
+  CHECK(report_json(report)["own_node"] == 1);
+  CHECK(report_json(report)["faults"][0]["of_other_node"] == true);
+  CHECK(report_json(report)["faults"][1]["of_other_node"] == false);
+}
+
 TEST_CASE("processes that have not ended are named", "[chaos]") {
   CHECK(words_of_remaining({}, 5s).empty());
   CHECK(words_of_remaining(std::vector{12}, 5s).starts_with("process 12 has not ended within 5.0 s of SIGKILL: the kernel holds them"));

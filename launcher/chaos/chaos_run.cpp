@@ -121,8 +121,9 @@ std::vector<pid_t> ChaosRun::abort() {
 }
 
 void ChaosRun::saw(std::uint32_t node, std::string_view line) {
-  // What an agent says of itself is no sign that its workers have a place in the job.
-  const bool is_of_worker = !line.starts_with("[elrun ");
+  // What an agent says of itself is no sign that its workers have a place in the job. Its words may go on for several lines, so of an own node,
+  // which no other's success tells that the job is over, a line counts once there were workers.
+  const bool is_of_worker = !line.starts_with("[elrun ") && (!own_node() || job_.has_worked(node));
   have_printed_ |= is_of_worker;
   if (const auto away = away_.find(node); !first_success_ && away != away_.end() && away->second && is_of_worker) away_.erase(away);
   // A node that comes back to a job that is over may begin it anew: what it says then is not this run's.
@@ -141,6 +142,7 @@ void ChaosRun::look() {
   const Instant now = clock_.now();
   if (is_over() && is_started_again(now)) return wake_in(look_interval);
   if (is_over()) return finish();
+  if (own_node()) (void)job_.has_worked(*own_node());
   if (!first_success_) note_first_success(now);
   if (first_success_ && now - *first_success_ > others_limit && only_those_run_that_were_away()) {
     notes_.push_back(

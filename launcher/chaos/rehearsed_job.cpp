@@ -94,7 +94,7 @@ Result<std::unique_ptr<Child>> RehearsedJob::spawn(std::vector<std::string> word
 Result<void> RehearsedJob::start_node(std::uint32_t node) {
   Node& n = at(node);
   n.child.reset();  // the one before, which has ended
-  n.is_lost = false;
+  n.is_lost = n.has_worked = false;
   std::vector<std::string> words = node_command(setting_.options, places(node), setting_.elrun);
   if (setting_.networks != nullptr && setting_.options.launcher.empty())
     words.insert(words.begin() + 1, {"--local_addr", NodeNetworks::address(node)});
@@ -160,6 +160,12 @@ bool RehearsedJob::runs(std::uint32_t node) const {
 
 std::vector<WorkerProcess> RehearsedJob::workers(std::uint32_t node) const {
   return runs(node) ? workers_below(at(node).child->pid()) : std::vector<WorkerProcess>{};
+}
+
+bool RehearsedJob::has_worked(std::uint32_t node) {
+  Node& n = at(node);
+  if (!n.has_worked && !n.ending && !n.is_lost) n.has_worked = !workers(node).empty();
+  return n.has_worked;
 }
 
 bool RehearsedJob::is_known(pid_t pid) const {

@@ -62,6 +62,8 @@ class RehearsedJob {
   [[nodiscard]] std::uint32_t nodes_end() const { return nodes_begin() + static_cast<std::uint32_t>(nodes_.size()); }
   [[nodiscard]] bool runs(std::uint32_t node) const;
   [[nodiscard]] std::vector<WorkerProcess> workers(std::uint32_t node) const;
+  /// Whether the node has a worker, or was seen to have one since its launcher's last start: a line before that is no worker's. To be asked while workers may live.
+  [[nodiscard]] bool has_worked(std::uint32_t node);
   /// How the node's launcher ended by itself; nothing while it runs, or when it was lost.
   [[nodiscard]] const std::optional<Ending>& ending(std::uint32_t node) const { return at(node).ending; }
   /// When; of a launcher with an ending.
@@ -81,7 +83,7 @@ class RehearsedJob {
     std::unique_ptr<Child> child{};
     std::optional<Ending> ending{};
     Instant ended_at{};
-    bool is_lost = false;
+    bool is_lost = false, has_worked = false;
     std::uint64_t start = 0;  // counts the starts: an ending of an earlier one means nothing
     std::unique_ptr<boost::asio::posix::stream_descriptor> output{};
     Fd write_end{};

@@ -189,6 +189,24 @@ TEST_CASE("a node that the plan took away for good leaves the verdict to the oth
   CHECK(nodes.folder.left_behind().empty());
 }
 
+TEST_CASE("a node that comes back to a job without a coordinator leaves the verdict to the others, whatever its agent says",
+          "[chaos][process]") {
+  const TwoNodes nodes{"1:2"};
+  nodes.folder.write("plan", "100ms kill-agent node 1 for 4s\n");
+  const Words job{"--no_python", "--",
+                  nodes.folder.script("while [ \"${1##*/}\" = disturbed ]; do sleep 0.1; done\nsleep 0.5; echo state=a\n"), "{run}"};
+  // Node 0 ends, and its coordinator with it, while node 1 is away.
+  const auto goes = nodes.start(0, Words{"--plan", nodes.folder / "plan", "--limit", "2s"} + job);
+  const auto comes_back =
+      nodes.start(1, Words{"--plan", nodes.folder / "plan", "--limit", "200s", "--rdzv_conf", "is_host=0,join_timeout=15"} + job);
+  const auto [first, second] = finish_together(*goes, *comes_back);
+  INFO(first.output << second.output);
+  CHECK(first.code == 2);
+  CHECK(text_of(nodes.folder.work() + "/disturbed/node1.log").find("\n  ") != std::string::npos);  // the agent's own, of several lines
+  CHECK(second.code == 3);
+  CHECK(second.says("a failure of the plan had taken this node away"));
+}
+
 TEST_CASE("an instance that comes late does not come into the other run", "[chaos][process]") {
   const TwoNodes nodes{"1:2"};
   nodes.folder.write("plan", "1ms stop rank 0 for 10ms\n1ms stop rank 1 for 10ms\n");

@@ -17,7 +17,7 @@ bool hits_other_node(const Fault& fault, const FaultWorld& world, std::optional<
 }
 
 Rehearsal::Rehearsal(std::vector<Fault> faults, const FaultWorld& world, std::optional<std::uint32_t> own_node)
-    : faults_{std::move(faults)}, world_{world}, progress_(faults_.size()) {
+    : faults_{std::move(faults)}, world_{world}, own_node_{own_node}, progress_(faults_.size()) {
   for (std::size_t i = 0; i < faults_.size(); ++i)
     if (hits_other_node(faults_[i], world_, own_node)) progress_[i].state = State::over;
 }
@@ -50,8 +50,9 @@ bool Rehearsal::can_begin(const Fault& fault, const RehearsalFacts& facts) const
     }
   }
   if (fault.kind == FaultKind::fill) return true;
-  if (fault.kind == FaultKind::coordinator) return facts.has_coordinator;
-  const std::uint32_t node = node_of(fault, world_);
+  if (fault.kind == FaultKind::coordinator && !(own_node_ && facts.has_coordinator)) return facts.has_coordinator;
+  // An agent whose job is done serves for a moment still: its loss would begin the job anew, and other nodes' ends are not known here.
+  const std::uint32_t node = fault.kind == FaultKind::coordinator ? *own_node_ : node_of(fault, world_);
   if (node >= facts.nodes.size() || !facts.nodes[node].has_agent) return false;
   const std::vector<bool>& workers = facts.nodes[node].workers;
   if (target == FaultTarget::rank) {

@@ -41,7 +41,7 @@ struct FaultAction {
 /// What is to be done of a plan, and when. Each fault begins at most once, and each that lasts ends at most once.
 class Rehearsal {
  public:
-  /// With `own_node`, what hits other nodes has no actions.
+  /// With `own_node`, what hits other nodes has no actions, and it loses the coordinator only while a worker of it lives.
   Rehearsal(std::vector<Fault> faults, const FaultWorld& world, std::optional<std::uint32_t> own_node = {});
 
   /// Whether `on` may have an action at this time: facts need not be gathered before.
@@ -68,6 +68,7 @@ class Rehearsal {
 
   std::vector<Fault> faults_;
   FaultWorld world_;
+  std::optional<std::uint32_t> own_node_;
   std::vector<Progress> progress_;  // as long as faults_
 };
 

@@ -71,6 +71,16 @@ TEST_CASE("who serves the rendezvous when it is due loses the coordinator, and t
   CHECK(here.on(all_there(2s)) == Actions{{What::begin, 0}});
 }
 
+TEST_CASE("a node of its own whose workers have ended does not lose the coordinator", "[chaos]") {
+  // Its job may be done: what it did then would be another one.
+  Rehearsal own{parse_plan("1s coordinator for 1s\n", nodes_of_two).faults, nodes_of_two, 0}, all = rehearsal_of("1s coordinator for 1s\n");
+  RehearsalFacts facts = all_there(1s);
+  facts.nodes[0].workers = {false, false};
+  CHECK(own.on(facts).empty());
+  CHECK(all.on(facts) == Actions{{What::begin, 0}});
+  CHECK(own.on(all_there(2s)) == Actions{{What::begin, 0}});
+}
+
 TEST_CASE("what lasts ends after its time, or with the job", "[chaos]") {
   Rehearsal rehearsal = rehearsal_of("1s stop rank 1 for 2s\n");
   CHECK(rehearsal.on(all_there(1500ms)) == Actions{{What::begin, 0}});

@@ -351,7 +351,9 @@ int run_chaos(const ChaosOptions& options, const Variables& environment, const S
     if (const auto own = leave_mounts_to_others(); !own.ok()) return refuse(exit_code::internal, message(own.failure()));
   const auto guard = Guard::start(environment);  // before any thread
   if (!guard.ok()) return refuse(exit_code::internal, message(guard.failure()));
-  int code = Chaos{options, std::move(ready), job_environment(environment, options.own_node.has_value()), limits, clock, *guard}.run();
+  ChaosOptions planned = options;
+  if (planned.own_node) planned.run_id = id_of_plan(planned.run_id, ready.plan, planned.world);
+  int code = Chaos{planned, std::move(ready), job_environment(environment, options.own_node.has_value()), limits, clock, *guard}.run();
   std::error_code ignored;
   fs::remove_all(guard->directory(), ignored);
   return code;

@@ -10,6 +10,7 @@
 #include "launcher/options/option_table.hpp"
 #include "launcher/options/option_values.hpp"
 #include "launcher/options/options.hpp"
+#include "lib/base/crc32c.hpp"
 #include "lib/base/printable.hpp"
 #include "lib/base/words.hpp"
 
@@ -64,9 +65,10 @@ constexpr std::string_view chaos_usage =
     "                     error\n"
     "On a cluster each node runs `elrun chaos` with the same words, as it would run elrun: with --nnodes, --rdzv_endpoint and\n"
     "--node_rank, or the variables and surroundings from which elrun takes them (PET_*, MASTER_ADDR, RANK, srun). Each\n"
-    "starts its own node, and makes the failures of the plan that hit it. --seed, --plan and --kinds must be the same on all.\n"
-    "  --nnodes MIN:MAX   the plan is for MAX nodes, and all have to be started: there are no spares\n"
-    "  --rdzv_id ID       the runs have the ids ID-undisturbed and ID-disturbed (chaos)\n"
+    "starts its own node, and makes the failures of the plan that hit it. --seed, --plan and --kinds must be the same on all:\n"
+    "nodes with another plan do not meet.\n"
+    "  --nnodes MIN:MAX   the plan is for MAX nodes, and all have to be there at the beginning (else 3): no spares\n"
+    "  --rdzv_id ID       the runs have the ids ID-HASH-undisturbed and ID-HASH-disturbed (chaos): HASH is of the plan\n"
     "  --work DIR         may be one directory on storage that all nodes share; with --checkpoint-root {run}/... it has to be\n"
     "  step N             counts the steps that this node's workers print: let all nodes print them, or give times\n"
     "  coordinator        is lost by the node that serves the rendezvous then\n"
@@ -371,6 +373,11 @@ std::string ChaosOptions::disk_in(const std::string& run) const {
 
 std::variant<ChaosOptions, Usage> parse_chaos(std::span<const std::string> words, const Variables& environment, const Machine& machine) {
   return ChaosOptionParser{words, environment, machine}.parse();
+}
+
+std::string id_of_plan(const std::string& run_id, std::span<const Fault> plan, const FaultWorld& world) {
+  const std::string text = fmt::format("{} {}\n{}", world.nodes, world.workers, text_of(plan));
+  return fmt::format("{}-{:08x}", run_id, crc32c(std::as_bytes(std::span{text})));
 }
 
 std::string filled_in(std::string_view word, const Places& places) {

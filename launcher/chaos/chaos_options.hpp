@@ -31,7 +31,7 @@ struct ChaosOptions {
       own_node{};         ///< Only this node is started here, and each other one by its own `elrun chaos`. Nothing: all are started here.
   std::string meeting{};  ///< With own_node: where the nodes meet, and what says so. For people.
   std::uint16_t endpoint_port = 0;       ///< With own_node: where the rendezvous is served; 0: etcd elects who does, at any port.
-  std::string run_id{};                  ///< With own_node: what the ids of both runs begin with.
+  std::string run_id{};                  ///< With own_node: what the ids of both runs begin with; see `id_of_plan`.
   std::vector<std::string> agent{};      ///< Options of elrun for each agent, as they were given.
   std::vector<std::string> program{};    ///< With its arguments.
   std::vector<std::string> launcher{};   ///< Another launcher with its options; empty: elrun.
@@ -62,6 +62,9 @@ struct ChaosOptions {
 /// the environment does not count: all nodes are started here, whatever it says.
 [[nodiscard]] std::variant<ChaosOptions, Usage> parse_chaos(std::span<const std::string> words, const Variables& environment,
                                                             const Machine& machine);
+
+/// An id that nodes with another plan, or with a plan for another world, do not have: they never meet.
+[[nodiscard]] std::string id_of_plan(const std::string& run_id, std::span<const Fault> plan, const FaultWorld& world);
 
 /// What stands in a word for what is known when it is started.
 struct Places {

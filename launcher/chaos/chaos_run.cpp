@@ -157,6 +157,7 @@ void ChaosRun::look() {
     return finish();
   }
   if (!zero_ || now - *zero_ < count_time) note_unexpected_worker();
+  if (!zero_) note_missing_nodes();
   if (unexpected_) return finish();
   if (!zero_ && all_workers_run()) {
     zero_ = now;
@@ -200,6 +201,17 @@ void ChaosRun::note_unexpected_worker() {
                                   worker.local_rank, count_of(workers, "worker"));
 }
 
+void ChaosRun::note_missing_nodes() {
+  if (!own_node() || unexpected_) return;
+  const std::uint32_t nodes = setting_.job.options.world.nodes;
+  for (const WorkerProcess& worker : job_.workers(*own_node()))
+    if (worker.nodes && *worker.nodes < nodes && !unexpected_)
+      unexpected_ = fmt::format(
+          "the {} run began with {} of the {} that the plan is for. All of them have to be started, with the same words for the plan and the "
+          "nodes, and early enough for each other (--rdzv_conf last_call_timeout)",
+          setting_.job.name, *worker.nodes, count_of(nodes, "node"));
+}
+
 // When every launcher has ended by itself; one that was lost does not come back to a job that is over.
 bool ChaosRun::is_over() const {
   bool any_ended = false;
@@ -215,8 +227,9 @@ bool ChaosRun::is_started_again(Instant now) {
   const auto& ending = job_.ending(*own_node());
   if (!ending || ending->code() != exit_code::contradiction) return false;
   if (!std::exchange(told_refusal_, true))
-    say_(fmt::format("{}: the rendezvous refuses this node, as that of another run does: it is asked again for {}", setting_.job.name,
-                     for_people(refused_limit)));
+    say_(fmt::format(
+        "{}: the rendezvous refuses this node, as that of another run does, or of nodes with another plan: it is asked again for {}",
+        setting_.job.name, for_people(refused_limit)));
   if (now - job_.ended_at(*own_node()) >= refused_pause) return job_.start_again(*own_node()).ok();
   return true;
 }
@@ -380,6 +393,12 @@ void ChaosRun::finish() {
         "{} run: never were all {} seen to run at one time, so no failure could be made: a worker is a process that has RANK and "
         "LOCAL_RANK in its environment, as /proc shows it",
         setting_.job.name, count_of(workers_here(setting_.job.options), "worker")));
+  if (const auto& ending = own_node() ? job_.ending(*own_node()) : std::optional<Ending>{};
+      told_refusal_ && ending && ending->code() == exit_code::contradiction)
+    notes_.push_back(
+        "the rendezvous refused this node to the end, and its log says why. Where that is the run's id, another run is at that place, or the other "
+        "nodes have another plan: what says the plan (--plan, or --mtbf, --for, --seed and --kinds), the nodes and --nproc_per_node has to be the "
+        "same on all of them");
   timer_.cancel();
   for (const FaultAction& action : rehearsal_.finish()) end(action.fault);
   for (std::uint32_t node = job_.nodes_begin(); node < job_.nodes_end(); ++node)

@@ -80,6 +80,8 @@ class ChaosRun {
   void do_what_is_due();
   [[nodiscard]] bool all_workers_run() const;
   void note_unexpected_worker();
+  /// With an own node: where its workers begin without all nodes of the plan, what hits those that are not there would be made by nobody.
+  void note_missing_nodes();
   [[nodiscard]] bool is_over() const;
   /// With an own node: the coordinator of the run before may still be there, and refuses a node of this one. The node's agent is started again.
   [[nodiscard]] bool is_started_again(Instant now);

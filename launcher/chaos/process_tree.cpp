@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 constexpr std::size_t processes_max = 65536;
 
 /// The worker that this process is, or that one of its ancestors is.
-std::optional<std::uint32_t> local_rank_in(pid_t pid) {
+std::optional<WorkerProcess> worker_in(pid_t pid) {
   std::ifstream file{fmt::format("/proc/{}/environ", pid), std::ios::binary};
-  std::optional<std::uint32_t> of_elrun, plain;
+  std::optional<std::uint32_t> of_elrun, plain, nodes;
   bool has_rank = false;
   const auto number = [](std::string_view text) -> std::optional<std::uint32_t> {
     std::uint32_t value = 0;
@@ -36,10 +36,11 @@ std::optional<std::uint32_t> local_rank_in(pid_t pid) {
     const std::string_view text = variable;
     if (text.starts_with(own)) of_elrun = number(text.substr(own.size()));
     else if (text.starts_with("LOCAL_RANK=")) plain = number(text.substr(11));
+    else if (text.starts_with("GROUP_WORLD_SIZE=")) nodes = number(text.substr(17));
     else if (text.starts_with("RANK=")) has_rank = true;
   }
-  if (!has_rank) return std::nullopt;
-  return of_elrun ? of_elrun : plain;  // LOCAL_RANK may be virtual
+  if (!has_rank || !(of_elrun || plain)) return std::nullopt;
+  return WorkerProcess{pid, of_elrun ? *of_elrun : *plain, nodes};  // LOCAL_RANK may be virtual
 }
 
 /// The sockets that listen at the port: their numbers in /proc.
@@ -72,7 +73,7 @@ std::vector<WorkerProcess> workers_below(pid_t launcher) {
   std::vector<pid_t> others{launcher};
   for (std::size_t i = 0; i < others.size() && others.size() < processes_max; ++i)
     for (const pid_t child : children_of(others[i])) {
-      if (const auto local_rank = local_rank_in(child)) workers.push_back({child, *local_rank});
+      if (const auto worker = worker_in(child)) workers.push_back(*worker);
       else others.push_back(child);
     }
   return workers;
@@ -99,7 +100,8 @@ bool listens_at(pid_t pid, std::uint16_t port) {
 
 Fd hold_worker(const WorkerProcess& worker) {
   Fd process{static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0))};
-  return process && local_rank_in(worker.pid) == worker.local_rank ? std::move(process) : Fd{};
+  const auto there = process ? worker_in(worker.pid) : std::nullopt;
+  return there && there->local_rank == worker.local_rank ? std::move(process) : Fd{};
 }
 
 bool signal_process(const Fd& process, int number) {

@@ -16,6 +16,7 @@ namespace elrun::inline v0::launcher {
 struct WorkerProcess {
   pid_t pid = -1;
   std::uint32_t local_rank = 0;
+  std::optional<std::uint32_t> nodes{};  ///< Of its job, as its launcher said when it started it (GROUP_WORLD_SIZE).
 };
 
 /// What is below a process, parents first, without itself.

@@ -1,4 +1,5 @@
 // `elrun chaos` on each node of a job: several that start at once, on one machine, and what each says of its own node.
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -207,57 +208,82 @@ TEST_CASE("a node that comes back to a job without a coordinator leaves the verd
   CHECK(second.says("a failure of the plan had taken this node away"));
 }
 
-TEST_CASE("an instance that comes late does not come into the other run", "[chaos][process]") {
+TEST_CASE("an instance that comes late does not come into the other run, and one without the others says nothing", "[chaos][process]") {
   const TwoNodes nodes{"1:2"};
   nodes.folder.write("plan", "1ms stop rank 0 for 10ms\n1ms stop rank 1 for 10ms\n");
   const Words words{
       "--plan",
       nodes.folder / "plan",
       "--rdzv_conf",
-      "last_call_timeout=0.1",
+      "last_call_timeout=3",
       "--no_python",
       "--",
       nodes.folder.script("sleep 0.5; while [ \"${1##*/}\" = disturbed ] && [ ! -e $2 ]; do sleep 0.05; done; echo state=a\n"),
       "{run}",
       nodes.folder / "go"};
-  const auto first = nodes.start_in_own(0, words);
+  const auto first = nodes.start(0, words), second = nodes.start(1, words);
   REQUIRE(until(*first, "] disturbed: 1 worker run"));
   const auto late = nodes.start_in_own(1, words);
   const std::string log = nodes.own(1) + "/undisturbed/node1.log";
   for (int look = 0; look < 600 && text_of(log).find("run id (--rdzv_id)") == std::string::npos; ++look) let_pass(Wait{50});
   nodes.folder.write("go", "");
-  const auto [ended, ended_late] = finish_together(*first, *late);
-  INFO(ended.output << ended_late.output << text_of(log));
-  CHECK(text_of(log).find("this node has chaos-undisturbed, the job has chaos-disturbed") != std::string::npos);
+  const auto [ended, ended_second] = finish_together(*first, *second);
+  const Ended ended_late = finish(*late);  // once the others had ended, it was alone
+  INFO(ended.output << ended_second.output << ended_late.output << text_of(log));
+  const std::string text = text_of(log);
+  const auto refusal = text.find("this node has chaos-");
+  REQUIRE(refusal != std::string::npos);
+  CHECK(text.substr(refusal + 28, 12) == "-undisturbed");
+  CHECK(text.find("-disturbed", refusal) != std::string::npos);
   CHECK(ended.code == 0);
-  CHECK(text_of(nodes.own(0) + "/disturbed/node0.log").find("2 nodes") == std::string::npos);
-  CHECK(ended_late.code == 0);  // once the first one had ended, it had a job of its own
+  CHECK(ended_second.code == 0);
+  CHECK(ended_late.code == 3);
+  CHECK(ended_late.says("the undisturbed run began with 1 of the 2 nodes that the plan is for"));
   CHECK(nodes.folder.left_behind().empty());
 }
 
 TEST_CASE("a node that never had a place in the job says nothing of it", "[chaos][process]") {
   const TwoNodes nodes{"1:2"};
   nodes.folder.write("plan", "1ms stop rank 0 for 10ms\n");
-  // The worker of node 0 ends when the other node waits for a place, before it makes room for it.
+  // The workers of both nodes end when the third one is a spare.
   const std::string log = nodes.own(1) + "/undisturbed/node1.log";
-  const Words words{"--plan",
-                    nodes.folder / "plan",
-                    "--rdzv_conf",
-                    "last_call_timeout=0.1",
-                    "--no_python",
-                    "--",
-                    nodes.folder.script(
-                        "sleep 0.2; until [ \"${1##*/}\" = disturbed ] || grep -q 'it makes room' $2; do sleep 0.01; done; echo state=a\n"),
-                    "{run}",
-                    log};
-  const auto first = nodes.start_in_own(0, words);
+  const Words words{
+      "--plan",
+      nodes.folder / "plan",
+      "--no_python",
+      "--",
+      nodes.folder.script(
+          "sleep 0.2; until [ \"${1##*/}\" = disturbed ] || grep -q 'this node is a spare' $2; do sleep 0.05; done; echo state=a\n"),
+      "{run}",
+      log};
+  const auto first = nodes.start(0, words), second = nodes.start(1, words);
   REQUIRE(until(*first, "undisturbed: 1 worker run"));
-  const auto late = nodes.start_in_own(1, words);
-  const auto [ended, ended_late] = finish_together(*first, *late);
-  INFO(ended.output << ended_late.output << text_of(log));
+  REQUIRE(until(*second, "undisturbed: 1 worker run"));
+  const auto third = nodes.start_in_own(1, words);
+  const auto [ended, ended_second] = finish_together(*first, *second);
+  const Ended ended_third = finish(*third);
+  INFO(ended.output << ended_second.output << ended_third.output << text_of(log));
   CHECK(ended.code == 0);
-  CHECK(ended_late.code == 3);
-  CHECK(ended_late.says("no worker of this node ran in the undisturbed run: it came when the job was over, or there was no place for it"));
+  CHECK(ended_second.code == 0);
+  CHECK(ended_third.code == 3);
+  CHECK(ended_third.says("no worker of this node ran in the undisturbed run: it came when the job was over, or there was no place for it"));
+}
+
+TEST_CASE("nodes with unequal plans do not meet, and it is said why", "[chaos][process]") {
+  const TwoNodes nodes;
+  const auto words = [&](const char* plan) {
+    nodes.folder.write(plan, std::string{"500ms kill rank "} + plan + "\n");
+    return Words{"--plan", nodes.folder / plan, "--no_python", "--", nodes.folder.script("sleep 2; echo state=a\n")};
+  };
+  const auto first = nodes.start(0, words("1"));                                       // each would leave its failure to the other
+  const auto second = nodes.start(1, Words{"--rdzv_conf", "is_host=0"} + words("0"));  // the one that serves refuses
+  REQUIRE(until(*second, "as that of another run does, or of nodes with another plan: it is asked again"));
+  for (const auto& one : {first.get(), second.get()}) one->signal(SIGTERM);
+  const auto [ended, ended_second] = finish_together(*first, *second);
+  INFO(ended.output << ended_second.output);
+  CHECK(ended.code == 143);
+  CHECK(ended_second.code == 143);
+  CHECK(nodes.folder.left_behind().empty());
 }
 
 TEST_CASE("what a node of several cannot do is refused, and all of them draw one plan", "[chaos][process]") {

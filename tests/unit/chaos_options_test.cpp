@@ -219,6 +219,15 @@ TEST_CASE("as one of a cluster's nodes chaos understands options and environment
       CHECK(options.world.workers == 1);
     }
   }
+  SECTION("nodes with unequal plans have unequal ids") {
+    const std::vector<Fault> one{{.at = 5s}}, other{{.at = 6s}};
+    const std::string id = id_of_plan("job", one, {.nodes = 2, .workers = 1});
+    CHECK(id.size() == std::string{"job-"}.size() + 8);
+    CHECK(id == id_of_plan("job", one, {.nodes = 2, .workers = 1}));
+    CHECK(id != id_of_plan("job", other, {.nodes = 2, .workers = 1}));
+    CHECK(id != id_of_plan("job", one, {.nodes = 2, .workers = 2}));
+    CHECK(id != id_of_plan("job", one, {.nodes = 3, .workers = 1}));
+  }
   SECTION("refused") {
     const auto refused = [](Words words, const char* why, const Variables& environment = {}, const char* host = "") {
       words.emplace_back("a.py");

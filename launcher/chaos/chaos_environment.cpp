@@ -108,6 +108,8 @@ std::vector<KindProblem> kind_problems(const ChaosOptions& options) {
     problems.push_back({FaultKind::cut, "chaos cuts networks that it made, and here each node has its own"});
     if (options.endpoint_port == 0)
       problems.push_back({FaultKind::coordinator, "etcd elects who serves the rendezvous, at a port that is not known here"});
+    else if (options.never_host)
+      problems.push_back({FaultKind::coordinator, "no agent serves the rendezvous (is_host=0), and chaos hits only what it started"});
     std::string why = why_no_disk(options);
     const bool can_fill = why.empty();
     problems.push_back(

@@ -272,6 +272,7 @@ class ChaosOptionParser {
   void take_own_node(const LaunchOptions& launch) {
     const std::uint32_t nodes = options_.world.nodes;
     options_.own_node = static_cast<std::uint32_t>(std::max(launch.node_rank, 0));
+    options_.never_host = launch.never_host;
     options_.endpoint_port = launch.endpoint ? launch.endpoint->port : std::uint16_t{0};
     options_.meeting = launch.endpoint ? fmt::format("{}:{}", launch.endpoint->host, launch.endpoint->port) : "etcd's choice";
     if (!launch.sources.endpoint.empty()) options_.meeting += fmt::format(" ({})", launch.sources.endpoint);
@@ -345,7 +346,8 @@ class ChaosOptionParser {
       contradictions_.push_back("--checkpoint-root " + root +
                                 " would be another directory on each node: give all of them the same --work, on storage that they share");
     if (options_.own_node && options_.has_store)
-      contradictions_.push_back("--store is for nodes that chaos starts: start `elrun store` where the endpoint leads, and leave it out");
+      contradictions_.push_back("--store is for nodes that chaos starts: start `elrun store` where the endpoint leads, again for the second run, for it ends with the first; "
+                                "or leave it out");
     if (options_.has_store && nodes == 1)
       contradictions_.push_back("--store needs several nodes: add --nnodes 2, for a single one has no rendezvous");
   }

@@ -283,7 +283,15 @@ std::vector<NodeEnd> nodes_that_failed(std::span<const NodeEnd> ends) {
 
 namespace {
 
+/// By this node, or by another one, as far as that is known: that the node which serves the rendezvous has lost it nobody here has seen.
+bool was_made(const FaultRecord& record) {
+  return record.began || (record.of_others && record.came && record.fault.kind != FaultKind::coordinator);
+}
+
 std::string why_nothing_was_rehearsed(const RunFacts& disturbed, std::span<const FaultRecord> records) {
+  if (std::ranges::any_of(records, [](const FaultRecord& record) { return record.of_others && record.came; }))
+    return "nothing is known to have been rehearsed: this node left the loss of the coordinator to the one that served the rendezvous then, whose "
+           "report has it; let the plan have failures of other kinds, too";
   const bool waited_for_step = std::ranges::any_of(records, [](const FaultRecord& record) { return record.fault.step.has_value(); });
   if (waited_for_step && disturbed.step_lines == 0)
     return "nothing was rehearsed: the program's output has no line with a step, so no failure that waits for one was made; --step-from TEXT "
@@ -356,7 +364,7 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
     return says(
         chaos_code::unknown,
         "the job finished, and there is no state to compare: --state-from TEXT names what stands before it in the program's output, --checkpoint-root where the checkpoints are");
-  if (std::ranges::none_of(records, [](const FaultRecord& record) { return record.began || (record.of_others && record.came); }))
+  if (std::ranges::none_of(records, was_made))
     return says(chaos_code::unknown, why_nothing_was_rehearsed(disturbed, records));
   if (!has_states && checkpoints.outcome == Outcome::not_asked)
     return says(

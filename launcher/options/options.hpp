@@ -117,6 +117,7 @@ struct LaunchOptions {
   std::string topology;                                ///< "zone/rack/host"; empty: not given
   std::vector<Endpoint> etcd;                          ///< Servers that elect the coordinator among the agents; then there is no endpoint.
   HostRule host_rule = HostRule::if_endpoint_is_here;  ///< With etcd: any agent may be elected, unless `never`.
+  bool never_host = false;                             ///< The rule says so by --rdzv_conf is_host=0, and not by a node's number.
   std::int32_t node_rank = -1;                         ///< Orders the ranks of new nodes, and of all nodes of a fixed world; -1: not given.
   RunId run;                                           ///< Empty: the shell draws a random one.
   std::string role = "default";

@@ -71,6 +71,7 @@ void OptionParser::parse_meeting_point(bool alone) {
   if (asked.host) out_.endpoint = Endpoint{*asked.host, 0}, out_.sources.endpoint = source_of("rdzv_endpoint");
   else if (!find_endpoint(is_static, asked.port ? given_.shown("rdzv_endpoint") + " names no host, and" : given_.shown("nnodes"))) return;
   choose_ports(asked);
+  out_.never_host = is_host_ == false;
   if (is_host_) out_.host_rule = *is_host_ ? HostRule::always : HostRule::never;
   else if (is_static && given_.is_given("node_rank")) out_.host_rule = out_.node_rank == 0 ? HostRule::always : HostRule::never;
 }

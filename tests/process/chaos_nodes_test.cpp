@@ -113,7 +113,7 @@ TEST_CASE("the loss of either node is rehearsed by that node's chaos", "[chaos][
 
 TEST_CASE("the coordinator is lost by the node that serves the rendezvous", "[chaos][process]") {
   const TwoNodes nodes;
-  nodes.folder.write("plan", "200ms coordinator for 200ms\n");
+  nodes.folder.write("plan", "1ms stop rank 0 for 10ms\n1ms stop rank 1 for 10ms\n200ms coordinator for 200ms\n");
   // The disturbed job goes on until a worker has started again.
   const auto [first, second] =
       nodes.rehearse({"--plan", nodes.folder / "plan", "--limit", "200s", "--no_python", "--",
@@ -292,6 +292,9 @@ TEST_CASE("what a node of several cannot do is refused, and all of them draw one
   const Ended cut = run(0, {"--kinds", "cut", "a.py"});
   CHECK(cut.code == 78);
   CHECK(cut.says("cut cannot be rehearsed here: chaos cuts networks that it made"));
+  const Ended served = run(0, {"--kinds", "coordinator", "--rdzv_conf", "is_host=0", "a.py"});
+  CHECK(served.code == 78);
+  CHECK(served.says("coordinator cannot be rehearsed here: no agent serves the rendezvous (is_host=0)"));
   const Ended twice = finish(*nodes.folder.start({"--nnodes", "2", "--rdzv_endpoint", "127.0.0.1:1", "a.py"}));
   CHECK(twice.code == 78);
   CHECK(twice.says("nothing says which of the 2 nodes"));

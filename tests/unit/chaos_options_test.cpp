@@ -183,6 +183,7 @@ TEST_CASE("as one of a cluster's nodes chaos understands options and environment
     CHECK(options.nodes_here() == 1);
     CHECK((options.world.nodes == 4 && options.world.workers == 2));
     CHECK(options.endpoint_port == 2000);
+    CHECK_FALSE(options.never_host);
     CHECK(options.meeting == "h:2000 (--rdzv_endpoint)");
     Words agent = node_command(options, {.run = "/w/disturbed", .node = 2, .nodes = 4, .workers = 2, .run_name = "disturbed"}, "elrun");
     CHECK(agent.back() == "2");
@@ -218,6 +219,10 @@ TEST_CASE("as one of a cluster's nodes chaos understands options and environment
       CHECK_FALSE(options.own_node);
       CHECK(options.world.workers == 1);
     }
+  }
+  SECTION("where no agent serves the rendezvous, which a node's number alone does not say") {
+    CHECK(taken({"--nnodes=2", "--rdzv_endpoint=h", "--node_rank=1", "--rdzv_conf=is_host=0", "a.py"}).never_host);
+    CHECK_FALSE(taken({"--nnodes=2", "--rdzv_endpoint=h", "--node_rank=1", "a.py"}).never_host);
   }
   SECTION("nodes with unequal plans have unequal ids") {
     const std::vector<Fault> one{{.at = 5s}}, other{{.at = 6s}};

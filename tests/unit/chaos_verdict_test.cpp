@@ -161,6 +161,13 @@ TEST_CASE("of a node of its own the verdict says what can be known there", "[cha
     const std::vector<FaultRecord> late{{.fault = {.at = 5s}, .of_others = true}};
     CHECK(judge(done_in(10s, "a"), done_in(10s, "a"), late, {}, 1).exit_code == 3);
   }
+  SECTION("the loss of the coordinator that was left to others may have been made by nobody") {
+    std::vector<FaultRecord> left{{.fault = {.kind = FaultKind::coordinator, .at = 5s}, .of_others = true, .came = true}};
+    CHECK(judge(done_in(10s, "a"), done_in(10s, "a"), left, {}, 1).exit_code == 3);
+    CHECK(judge(done_in(10s, "a"), done_in(10s, "a"), left, {}, 1).words.find("left the loss of the coordinator") != std::string::npos);
+    left.push_back(of_others.front());
+    CHECK(judge(done_in(10s, "a"), done_in(10s, "a"), left, {}, 1).exit_code == 0);
+  }
   ChaosReport report{.own_node = 1, .reference = done_in(10s, "a"), .disturbed = done_in(11s, "a"), .records = of_others};
   report.records.push_back({.fault = {.at = 6s, .target = 2}, .began = 6s});
   CHECK(report_text(report).find("and 1 failure of other nodes: their reports have them") != std::string::npos);

@@ -98,10 +98,6 @@ constexpr std::array<std::string_view, 4> not_for_agents{"standalone", "event_lo
 constexpr std::array<std::string_view, 8> of_own_node{"node_rank",  "rdzv_backend", "rdzv_endpoint", "rdzv_id",
                                                       "local_addr", "master_addr",  "master_port",   "health_port"};
 
-/// With one of these options or variables elrun meets other nodes.
-constexpr std::array<std::string_view, 3> cluster_options{"rdzv_endpoint", "master_addr", "node_rank"};
-constexpr std::array<std::string_view, 3> cluster_variables{"PET_RDZV_ENDPOINT", "PET_MASTER_ADDR", "MASTER_ADDR"};
-
 template <std::size_t n>
 bool has(const std::array<std::string_view, n>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
@@ -246,16 +242,22 @@ class ChaosOptionParser {
     if (has(about_output, option.name)) options_.gives_prefixes = false;
   }
 
-  /// Whether elrun would meet other nodes with these words, in this environment.
-  [[nodiscard]] bool names_others() const {
+  /// Whether elrun, which understood it so, would meet nodes of other machines.
+  [[nodiscard]] static bool meets_others(const LaunchOptions& launch) {
+    return launch.round.nodes_max > 1 && (!launch.etcd.empty() || (launch.endpoint && launch.sources.endpoint != leads_nowhere));
+  }
+
+  /// Whether a refusal of elrun's is one of chaos, too: on a node of a cluster all nodes must not be started on each.
+  [[nodiscard]] bool counts_refusal() const {
     const auto is_set = [&](std::string_view name) {
       const auto found = environment_.find(name);
       return found != environment_.end() && !found->second.empty();
     };
-    if (!options_.launcher.empty()) return false;
     const auto scheduler = scheduler_of(environment_);
-    return std::ranges::any_of(given_, [](std::string_view name) { return has(cluster_options, name); }) ||
-           std::ranges::any_of(cluster_variables, is_set) || (scheduler && scheduler->tasks > 1);
+    return std::ranges::any_of(
+               given_, [](std::string_view name) { return name == "rdzv_endpoint" || name == "master_addr" || name == "node_rank"; }) ||
+           std::ranges::any_of(std::array{"PET_RDZV_ENDPOINT", "PET_MASTER_ADDR", "MASTER_ADDR", "KUBERNETES_SERVICE_HOST"}, is_set) ||
+           (scheduler && scheduler->tasks > 1);
   }
 
   // As elrun itself understands them; of nodes that are all here, only where they meet is chaos's to say.
@@ -291,11 +293,10 @@ class ChaosOptionParser {
   }
 
   void parse_agents() {
-    bool with_others = names_others();
-    Parsed parsed = understood(with_others);
+    Parsed parsed = understood(options_.launcher.empty());
     const auto* launch = std::get_if<LaunchOptions>(&parsed);
-    if (launch != nullptr && with_others && launch->round.nodes_max == 1) {
-      with_others = false;
+    const bool with_others = options_.launcher.empty() && (launch != nullptr ? meets_others(*launch) : counts_refusal());
+    if (!with_others) {
       parsed = understood(false);
       launch = std::get_if<LaunchOptions>(&parsed);
     }
@@ -313,6 +314,9 @@ class ChaosOptionParser {
       return;
     }
     const auto& [code, text] = std::get<Usage>(parsed);
+    if (with_others && code == exit_code::contradiction && environment_.contains("KUBERNETES_SERVICE_HOST"))
+      contradictions_.push_back(
+          "all nodes are started in this container only without KUBERNETES_SERVICE_HOST (env -u KUBERNETES_SERVICE_HOST elrun chaos ...)");
     if (code == 0) return usage_.push_back("--version and the like are options of elrun, without chaos");
     for (std::string_view rest = text; !rest.empty();) {
       const std::size_t end = std::min(rest.find('\n'), rest.size());
@@ -346,8 +350,9 @@ class ChaosOptionParser {
       contradictions_.push_back("--checkpoint-root " + root +
                                 " would be another directory on each node: give all of them the same --work, on storage that they share");
     if (options_.own_node && options_.has_store)
-      contradictions_.push_back("--store is for nodes that chaos starts: start `elrun store` where the endpoint leads, again for the second run, for it ends with the first; "
-                                "or leave it out");
+      contradictions_.push_back(
+          "--store is for nodes that chaos starts: start `elrun store` where the endpoint leads, again for the second run, for it ends with the first; "
+          "or leave it out");
     if (options_.has_store && nodes == 1)
       contradictions_.push_back("--store needs several nodes: add --nnodes 2, for a single one has no rendezvous");
   }

@@ -30,11 +30,11 @@ struct ChaosOptions {
   std::optional<std::uint32_t>
       own_node{};         ///< Only this node is started here, and each other one by its own `elrun chaos`. Nothing: all are started here.
   std::string meeting{};  ///< With own_node: where the nodes meet, and what says so. For people.
-  std::uint16_t endpoint_port = 0;       ///< With own_node: where the rendezvous is served; 0: etcd elects who does, at any port.
-  bool never_host = false;               ///< With own_node: no agent serves the rendezvous (--rdzv_conf is_host=0), but another process does.
-  std::string run_id{};                  ///< With own_node: what the ids of both runs begin with; see `id_of_plan`.
-  std::vector<std::string> agent{};      ///< Options of elrun for each agent, as they were given.
-  std::vector<std::string> program{};    ///< With its arguments.
+  std::uint16_t endpoint_port = 0;     ///< With own_node: where the rendezvous is served; 0: etcd elects who does, at any port.
+  bool never_host = false;             ///< With own_node: no agent serves the rendezvous (--rdzv_conf is_host=0), but another process does.
+  std::string run_id{};                ///< With own_node: what the ids of both runs begin with; see `id_of_plan`.
+  std::vector<std::string> agent{};    ///< Options of elrun for each agent, as they were given.
+  std::vector<std::string> program{};  ///< With its arguments.
   std::vector<std::string> launcher{};   ///< Another launcher with its options; empty: elrun.
   std::string work{};                    ///< Empty: a new directory in $TMPDIR or /tmp.
   std::string checkpoint_root{};         ///< Of the final checkpoints that are compared; empty: none are.

@@ -364,8 +364,7 @@ Verdict judge(const RunFacts& reference, const std::optional<RunFacts>& other, s
     return says(
         chaos_code::unknown,
         "the job finished, and there is no state to compare: --state-from TEXT names what stands before it in the program's output, --checkpoint-root where the checkpoints are");
-  if (std::ranges::none_of(records, was_made))
-    return says(chaos_code::unknown, why_nothing_was_rehearsed(disturbed, records));
+  if (std::ranges::none_of(records, was_made)) return says(chaos_code::unknown, why_nothing_was_rehearsed(disturbed, records));
   if (!has_states && checkpoints.outcome == Outcome::not_asked)
     return says(
         chaos_code::equal,

@@ -31,6 +31,8 @@ struct RankHint {
   std::uint32_t rank = 0;
   std::string source;
 };
+inline constexpr std::string_view leads_nowhere =
+    "torchrun's default, which leads nowhere else";                  ///< Source of such an endpoint: this machine.
 inline constexpr std::string_view by_host_name = "the host's name";  ///< Such a source: the weakest.
 /// JOB_COMPLETION_INDEX, RANK beside MASTER_ADDR, VC_TASK_INDEX, a scheduler's rank, the number that the host's name ends with.
 [[nodiscard]] std::optional<RankHint> rank_hint(const Variables& environment, const std::optional<Scheduler>& scheduler,

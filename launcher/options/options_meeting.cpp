@@ -156,7 +156,7 @@ bool OptionParser::find_endpoint(bool is_static, const std::string& who) {
   }
   if (const auto& name = pod()) return take({name->first, name->port.value_or(0)}, "the name of this pod");
   if (is_static && (master_port_ || given_.is_given("node_rank")) && !in_kubernetes())
-    return take({"127.0.0.1", 0}, "torchrun's default, which leads nowhere else");
+    return take({"127.0.0.1", 0}, std::string{leads_nowhere});
   problems_.contradiction(fmt::format(
       "{} needs a place where the nodes meet, and none was found: --master_addr, PET_RDZV_ENDPOINT, PET_MASTER_ADDR and MASTER_ADDR are "
       "not set, {}, and {} is not the name of a pod that tells it; give --rdzv_endpoint HOST:PORT",

@@ -220,6 +220,21 @@ TEST_CASE("as one of a cluster's nodes chaos understands options and environment
       CHECK(options.world.workers == 1);
     }
   }
+  SECTION("a pod whose name says where the others are") {
+    const Variables kubernetes{{"KUBERNETES_SERVICE_HOST", "k"}};
+    const Machine machine{.host_name = [] { return std::string{"train-worker-1"}; }};
+    const auto parsed = parse_chaos(Words{"--nnodes=4", "--nproc_per_node=2", "a.py"}, kubernetes, machine);
+    REQUIRE(std::holds_alternative<ChaosOptions>(parsed));
+    CHECK(std::get<ChaosOptions>(parsed).own_node == 1u);
+    CHECK(std::get<ChaosOptions>(parsed).meeting == "train-worker-0:23456 (the name of this pod)");
+    const auto without = parse_chaos(Words{"a.py"}, kubernetes, machine);
+    REQUIRE(std::holds_alternative<Usage>(without));
+    CHECK(contains(std::get<Usage>(without).text, "this looks like one of several nodes; give --nnodes N"));
+    CHECK(contains(std::get<Usage>(without).text, "env -u KUBERNETES_SERVICE_HOST"));
+  }
+  SECTION("an endpoint that leads nowhere else is none") {
+    CHECK(contains(not_taken({"--nnodes=2", "--master_port=3000", "a.py"}).text, "--master_port: chaos starts the agents itself"));
+  }
   SECTION("where no agent serves the rendezvous, which a node's number alone does not say") {
     CHECK(taken({"--nnodes=2", "--rdzv_endpoint=h", "--node_rank=1", "--rdzv_conf=is_host=0", "a.py"}).never_host);
     CHECK_FALSE(taken({"--nnodes=2", "--rdzv_endpoint=h", "--node_rank=1", "a.py"}).never_host);

@@ -292,11 +292,19 @@ class ChaosOptionParser {
                       launch.node_rank, launch.sources.node_rank, count_of(nodes, "node"), nodes - 1));
   }
 
+  // PET_NPROC_PER_NODE says how large a job of one node is; agents that are all here are started without such variables.
+  void keep_workers(const LaunchOptions* launch) {
+    if (!options_.launcher.empty() || launch == nullptr || launch->round.nodes_max != 1 || !launch->sources.workers.starts_with("PET_"))
+      return;
+    options_.agent.insert(options_.agent.begin(), fmt::format("--nproc_per_node={}", launch->workers));
+  }
+
   void parse_agents() {
     Parsed parsed = understood(options_.launcher.empty());
     const auto* launch = std::get_if<LaunchOptions>(&parsed);
     const bool with_others = options_.launcher.empty() && (launch != nullptr ? meets_others(*launch) : counts_refusal());
     if (!with_others) {
+      keep_workers(launch);
       parsed = understood(false);
       launch = std::get_if<LaunchOptions>(&parsed);
     }
@@ -311,6 +319,10 @@ class ChaosOptionParser {
       options_.checkpoint_root = launch->checkpoint_root;
       if (options_.launcher.empty()) options_.role = launch->role;
       if (with_others) take_own_node(*launch);
+      // Its place is filled in for each run, which a variable's is not.
+      const bool is_given = std::ranges::find(given_, "checkpoint_root") != given_.end();
+      if (with_others && !is_given && !launch->checkpoint_root.empty())
+        options_.agent.insert(options_.agent.end(), {"--checkpoint_root", launch->checkpoint_root});
       return;
     }
     const auto& [code, text] = std::get<Usage>(parsed);
@@ -349,6 +361,9 @@ class ChaosOptionParser {
     if (options_.own_node && options_.work.empty() && root.find("{run}") != std::string::npos)
       contradictions_.push_back("--checkpoint-root " + root +
                                 " would be another directory on each node: give all of them the same --work, on storage that they share");
+    if (options_.own_node && root.find("{disk}") != std::string::npos)
+      contradictions_.push_back("--checkpoint-root " + root +
+                                " would be another disk on each node, with a part of the checkpoints: begin it with {run}");
     if (options_.own_node && options_.has_store)
       contradictions_.push_back(
           "--store is for nodes that chaos starts: start `elrun store` where the endpoint leads, again for the second run, for it ends with the first; "

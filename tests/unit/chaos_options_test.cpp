@@ -217,8 +217,11 @@ TEST_CASE("as one of a cluster's nodes chaos understands options and environment
     for (const Words& words : std::vector<Words>{{"--nnodes=1", "a.py"}, {"a.py"}, {"--nnodes=2", "--launcher", "torchrun", "a.py"}}) {
       const ChaosOptions options = taken(words, pod);
       CHECK_FALSE(options.own_node);
-      CHECK(options.world.workers == 1);
+      // A single node of elrun's has as many workers as elrun would start.
+      CHECK(options.world.workers == (words.size() == 4 ? 1 : 8));
+      CHECK(std::ranges::count(options.agent, "--nproc_per_node=8") == (words.size() == 4 ? 0 : 1));
     }
+    CHECK(taken({"--nproc_per_node=2", "a.py"}, pod).world.workers == 2);
   }
   SECTION("a pod whose name says where the others are") {
     const Variables kubernetes{{"KUBERNETES_SERVICE_HOST", "k"}};
@@ -234,6 +237,12 @@ TEST_CASE("as one of a cluster's nodes chaos understands options and environment
   }
   SECTION("an endpoint that leads nowhere else is none") {
     CHECK(contains(not_taken({"--nnodes=2", "--master_port=3000", "a.py"}).text, "--master_port: chaos starts the agents itself"));
+  }
+  SECTION("a checkpoint root by a variable is filled in as one of the words") {
+    const ChaosOptions options =
+        taken({"--nnodes=2", "--rdzv_endpoint=h", "--node_rank=1", "--work", "/w", "a.py"}, {{"PET_CHECKPOINT_ROOT", "{run}/ck"}});
+    CHECK(options.checkpoint_root == "{run}/ck");
+    CHECK(std::ranges::count(node_command(options, {.run = "/w/disturbed", .node = 1, .nodes = 2}, "elrun"), "/w/disturbed/ck") == 1);
   }
   SECTION("where no agent serves the rendezvous, which a node's number alone does not say") {
     CHECK(taken({"--nnodes=2", "--rdzv_endpoint=h", "--node_rank=1", "--rdzv_conf=is_host=0", "a.py"}).never_host);
@@ -271,6 +280,7 @@ TEST_CASE("as one of a cluster's nodes chaos understands options and environment
     refused(with(node, "--store"), "start `elrun store` where the endpoint leads");
     refused(with(node, "--checkpoint_root={run}/ck"), "give all of them the same --work");
     refused(with(node, "--nproc_per_node=0"), "nothing to disturb");
+    refused(with(node, "--checkpoint_root={disk}/ck"), "would be another disk on each node");
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,11 +11,11 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -76,6 +77,15 @@ Variables job_environment(Variables environment, bool meets_others) {
   return environment;
 }
 
+bool write_all(const Fd& file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t got = ::write(file.get(), text.data(), text.size());
+    if (got < 0 && errno != EINTR) return false;
+    if (got > 0) text.remove_prefix(static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
 /// The first thing in a directory that does not belong into that of a rehearsal that begins now; empty: there is none. Where each node has an `elrun chaos` of its own, and they
 /// share the directory, others may have begun: so what is theirs counts only once the disturbed run has begun.
 Result<std::string> stranger_in(const fs::path& directory, const ChaosOptions& options) {
@@ -91,6 +101,22 @@ Result<std::string> stranger_in(const fs::path& directory, const ChaosOptions& o
   }
   if (error) return from_errno(error.value(), "look into " + directory.string());
   return std::string{};
+}
+
+/// The directory of a run. With an own node others may have made that of the undisturbed one, whose log of this node must not be there yet.
+/// `owner`: whom files of this process belong to there, which shared storage may map to another user.
+Result<void> make_run(const std::string& path, std::optional<std::uint32_t> own_node, uid_t owner) {
+  if (::mkdir(path.c_str(), 0755) == 0) return {};
+  if (errno != EEXIST || !own_node) return from_errno(errno, "create " + path);
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) != 0) return from_errno(errno, "look at " + path);
+  if (!S_ISDIR(found.st_mode) || found.st_uid != owner || (found.st_mode & S_IWOTH) != 0)
+    return invalid(path +
+                   ": is no directory, or is another user's, or anybody may write there; give a --work that only this job's nodes use");
+  const std::string log = fmt::format("{}/node{}.log", path, *own_node);
+  if (::lstat(log.c_str(), &found) == 0)
+    return invalid(log + ": is of an earlier rehearsal; give a --work that does not exist, or is empty");
+  return {};
 }
 
 /// The work directory: new, or empty so far.
@@ -228,10 +254,12 @@ class Chaos {
     report_.work = *work;
     report_.own_node = options_.own_node;
     const std::string plan = *work + "/" + plan_name(options_.own_node);
-    if (!Fd{::open(plan.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)})
+    const Fd plan_file{::open(plan.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)};
+    if (!plan_file)
       return errno == EEXIST ? refuse(exit_code::contradiction, plan + ": another `elrun chaos` has just begun there, with the same node")
                              : refuse(exit_code::internal, "cannot create " + plan);
-    if (!(std::ofstream{plan} << text_of(prepared_.plan)).flush()) return refuse(exit_code::internal, "cannot write " + plan);
+    if (struct stat made{}; ::fstat(plan_file.get(), &made) == 0) owner_ = made.st_uid;
+    if (!write_all(plan_file, text_of(prepared_.plan))) return refuse(exit_code::internal, "cannot write " + plan);
     report_.job = job_in_words(options_);
     say(fmt::format("{}; {}; work in {}", report_.job, count_of(prepared_.plan.size(), "failure"), *work));
     if (prepared_.needs_networks) {
@@ -259,7 +287,9 @@ class Chaos {
     Orphans orphans{
         loop_, clock_, {}, [this](pid_t pid) { return pid == guard_.pid() || guard_.keeps(pid) || (run_ && run_->is_known(pid)); }};
     const auto reference = one_run(orphans, "undisturbed", {}, reference_limit, {});
-    if (!reference.ok()) return refuse(exit_code::internal, message(reference.failure()));
+    if (!reference.ok())
+      return refuse(reference.failure().code == Code::invalid_argument ? exit_code::contradiction : exit_code::internal,
+                    message(reference.failure()));
     if (ended_by_ != 0) return 0;
     report_.reference = run_->facts();
     if (!report_.reference.succeeded()) {
@@ -294,8 +324,7 @@ class Chaos {
     run_.reset();
     const std::string directory = directory_of(name);
     std::error_code error;
-    fs::create_directory(directory, error);
-    if (error) return from_errno(error.value(), "create " + directory);
+    ELRUN_TRY(make_run(directory, options_.own_node, owner_));
     SmallDisk* disk = nullptr;
     if (prepared_.needs_disk) {
       auto mounted = SmallDisk::mount(options_.disk_in(directory), options_.disk_bytes);
@@ -333,6 +362,7 @@ class Chaos {
   std::string elrun_;
   ChaosReport report_;
   int ended_by_ = 0;
+  uid_t owner_ = 0;     // of the plan's file
   std::string remain_;  // processes that have not ended, in words
 };
 

@@ -211,8 +211,9 @@ std::vector<pid_t> RehearsedJob::end_all(Orphans& orphans) {
 Result<void> RehearsedJob::open_output(std::uint32_t node) {
   Node& n = at(node);
   const std::string log = fmt::format("{}/node{}.log", setting_.directory, node);
-  n.log.open(log, std::ios::binary | std::ios::app);
-  if (!n.log.is_open()) return from_errno(errno, "create " + log);
+  // Where nodes share a directory, what is there by this name is no log of this run.
+  n.log = Fd{::open(log.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_APPEND | O_CLOEXEC, 0644)};
+  if (!n.log) return from_errno(errno, "create " + log);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return from_errno(errno, "make a pipe for the output of a node");
   n.write_end = Fd{ends[1]};
@@ -240,7 +241,11 @@ bool RehearsedJob::read_some(std::uint32_t node) {
 
 void RehearsedJob::take(std::uint32_t number, std::string_view text) {
   Node& node = at(number);
-  node.log.write(text.data(), static_cast<std::streamsize>(text.size()));
+  for (std::string_view rest = text; !rest.empty();) {  // a log that cannot be written to has a gap
+    const ssize_t got = ::write(node.log.get(), rest.data(), rest.size());
+    if (got < 0 && errno != EINTR) break;
+    rest.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  }
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
     const std::string_view part = text.substr(0, end);
@@ -251,7 +256,6 @@ void RehearsedJob::take(std::uint32_t number, std::string_view text) {
     if (node.last_lines.size() == last_lines_max) node.last_lines.erase(node.last_lines.begin());
     node.last_lines.push_back(std::exchange(node.unfinished_line, {}));
   }
-  node.log.flush();
 }
 
 }  // namespace elrun::inline v0::launcher

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -87,7 +86,7 @@ class RehearsedJob {
     std::uint64_t start = 0;  // counts the starts: an ending of an earlier one means nothing
     std::unique_ptr<boost::asio::posix::stream_descriptor> output{};
     Fd write_end{};
-    std::ofstream log{};
+    Fd log{};
     std::string unfinished_line{};
     std::vector<std::string> last_lines{};
     std::array<char, 16384> buffer{};

@@ -295,6 +295,22 @@ TEST_CASE("what a node of several cannot do is refused, and all of them draw one
   const Ended served = run(0, {"--kinds", "coordinator", "--rdzv_conf", "is_host=0", "a.py"});
   CHECK(served.code == 78);
   CHECK(served.says("coordinator cannot be rehearsed here: no agent serves the rendezvous (is_host=0)"));
+  // A link there would lead the logs elsewhere.
+  fs::create_directories(nodes.folder.work());
+  fs::create_directory(nodes.folder / "elsewhere");
+  fs::create_directory_symlink(nodes.folder / "elsewhere", nodes.folder.work() + "/undisturbed");
+  const Ended led_away = run(0, {"a.py"});
+  CHECK(led_away.code == 78);
+  CHECK(led_away.says("is no directory, or is another user's, or anybody may write there"));
+  CHECK(fs::is_empty(nodes.folder / "elsewhere"));
+  fs::remove_all(nodes.folder.work());
+  // Nor is the log of an earlier one gone on with.
+  fs::create_directories(nodes.folder.work() + "/undisturbed");
+  nodes.folder.write("work/undisturbed/node0.log", "x");
+  const Ended earlier = run(0, {"a.py"});
+  CHECK(earlier.code == 78);
+  CHECK(earlier.says("is of an earlier rehearsal"));
+  fs::remove_all(nodes.folder.work());
   const Ended twice = finish(*nodes.folder.start({"--nnodes", "2", "--rdzv_endpoint", "127.0.0.1:1", "a.py"}));
   CHECK(twice.code == 78);
   CHECK(twice.says("nothing says which of the 2 nodes"));

@@ -361,6 +361,9 @@ class ChaosOptionParser {
     if (options_.own_node && options_.work.empty() && root.find("{run}") != std::string::npos)
       contradictions_.push_back("--checkpoint-root " + root +
                                 " would be another directory on each node: give all of them the same --work, on storage that they share");
+    if (options_.own_node && options_.work.empty() && !options_.dry_run && environment_.contains("KUBERNETES_SERVICE_HOST"))
+      contradictions_.push_back(
+          "a container that is started again would rehearse anew, and its last verdict would stay: give a --work on storage that outlives it");
     if (options_.own_node && root.find("{disk}") != std::string::npos)
       contradictions_.push_back("--checkpoint-root " + root +
                                 " would be another disk on each node, with a part of the checkpoints: begin it with {run}");

@@ -226,7 +226,7 @@ TEST_CASE("as one of a cluster's nodes chaos understands options and environment
   SECTION("a pod whose name says where the others are") {
     const Variables kubernetes{{"KUBERNETES_SERVICE_HOST", "k"}};
     const Machine machine{.host_name = [] { return std::string{"train-worker-1"}; }};
-    const auto parsed = parse_chaos(Words{"--nnodes=4", "--nproc_per_node=2", "a.py"}, kubernetes, machine);
+    const auto parsed = parse_chaos(Words{"--nnodes=4", "--nproc_per_node=2", "--work=/w", "a.py"}, kubernetes, machine);
     REQUIRE(std::holds_alternative<ChaosOptions>(parsed));
     CHECK(std::get<ChaosOptions>(parsed).own_node == 1u);
     CHECK(std::get<ChaosOptions>(parsed).meeting == "train-worker-0:23456 (the name of this pod)");
@@ -277,6 +277,7 @@ TEST_CASE("as one of a cluster's nodes chaos understands options and environment
     refused({"--nnodes=2", "--rdzv_backend=c10d", "--node_rank=1"}, "none was found");
     refused({"--rdzv_endpoint=h", "--node_rank=1"}, "give --nnodes, --rdzv_endpoint and --node_rank");
     for (const char* own : {"--standalone", "--event_log=f", "--exit_codes=elrun"}) refused(with(node, own), "leave it out");
+    refused(node, "give a --work on storage that outlives it", {{"KUBERNETES_SERVICE_HOST", "k"}});
     refused(with(node, "--store"), "start `elrun store` where the endpoint leads");
     refused(with(node, "--checkpoint_root={run}/ck"), "give all of them the same --work");
     refused(with(node, "--nproc_per_node=0"), "nothing to disturb");

@@ -43,6 +43,20 @@ std::optional<WorkerProcess> worker_in(pid_t pid) {
   return WorkerProcess{pid, of_elrun ? *of_elrun : *plain, nodes};  // LOCAL_RANK may be virtual
 }
 
+bool has_ended(pid_t pid) {
+  std::ifstream file{fmt::format("/proc/{}/stat", pid)};
+  std::string line;
+  if (!std::getline(file, line)) return true;
+  const auto name_end = line.rfind(')');  // the name may have anything in it
+  return name_end != std::string::npos && line.substr(name_end).starts_with(") Z");
+}
+
+/// A child of a worker that has ended: it has the worker's environment, and whoever collects orphans is its parent now. Launchers put each worker into a process group of its own.
+bool is_left_behind(pid_t pid) {
+  const pid_t group = ::getpgid(pid);
+  return group != pid && (group < 0 || has_ended(group));
+}
+
 /// The sockets that listen at the port: their numbers in /proc.
 void add_listening(const std::string& table, std::uint16_t port, std::set<std::string>& sockets) {
   std::ifstream file{table};
@@ -73,8 +87,9 @@ std::vector<WorkerProcess> workers_below(pid_t launcher) {
   std::vector<pid_t> others{launcher};
   for (std::size_t i = 0; i < others.size() && others.size() < processes_max; ++i)
     for (const pid_t child : children_of(others[i])) {
-      if (const auto worker = worker_in(child)) workers.push_back(*worker);
-      else others.push_back(child);
+      const auto worker = worker_in(child);
+      if (!worker) others.push_back(child);
+      else if (!is_left_behind(child)) workers.push_back(*worker);
     }
   return workers;
 }

@@ -21,7 +21,7 @@ struct WorkerProcess {
 
 /// What is below a process, parents first, without itself.
 [[nodiscard]] std::vector<pid_t> processes_below(pid_t pid);
-/// As torchrun and elrun start them. Those that have ended are not among them.
+/// As torchrun and elrun start them. Those that have ended are not among them, nor what they left behind.
 [[nodiscard]] std::vector<WorkerProcess> workers_below(pid_t launcher);
 /// Its name, as `ps` shows it; empty: there is no such process.
 [[nodiscard]] std::string process_name(pid_t pid);

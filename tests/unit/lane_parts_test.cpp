@@ -1,4 +1,4 @@
-// The parts of LaneSet, each by itself: a peer's region, the slots, the wait. No peer runs: the test writes its words.
+// The parts of LaneSet, each by itself: a peer's region, the slots, the wait, the doorbell, the copy. No peer runs: the test writes its words.
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -13,11 +13,13 @@
 #include "lib/base/pass_descriptors.hpp"
 #include "lib/comm/copy.hpp"
 #include "lib/comm/shm/buffer_registry.hpp"
+#include "lib/comm/shm/doorbell.hpp"
 #include "lib/comm/shm/lane_wait.hpp"
 #include "lib/comm/shm/peer_lane.hpp"
 #include "lib/comm/shm/peer_region.hpp"
 #include "lib/comm/shm/slot_pool.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/property.hpp"
 
 using namespace elrun;
 using Catch::Matchers::Contains;
@@ -254,4 +256,31 @@ TEST_CASE("lists are copied over each other piece by piece", "[shared_memory]") 
   copy_lists({all.first(30), all.subspan(30, 20)}, {all.subspan(10, 25), all.subspan(60, 25)});
   CHECK(std::ranges::equal(all.subspan(10, 25), std::span{before}.first(25)));
   CHECK(std::ranges::equal(all.subspan(35, 25), std::span{before}.subspan(35, 25)));
+}
+
+TEST_CASE("a doorbell that was rung before the wait ends the wait", "[shared_memory]") {
+  const Doorbell mine = Doorbell::make().value();
+  const Doorbell theirs{Fd{::fcntl(mine.file(), F_DUPFD_CLOEXEC, 0)}};
+  theirs.ring();
+  theirs.ring();
+  mine.wait(60s);
+  const SteadyClock clock;
+  const Instant before = clock.now();
+  mine.wait(20ms);  // both rings were heard
+  CHECK(clock.now() - before >= 20ms);
+  auto rung = std::async(std::launch::async, [&] { theirs.ring(); });
+  mine.wait(60s);
+  CHECK(clock.now() - before < 60s);
+}
+
+TEST_CASE("a copy past the caches writes its bytes and no others", "[shared_memory]") {
+  test::for_all_seeds(300, [](Rng& rng) {
+    const std::size_t size = rng.chance(0.3) ? rng.below(200) : rng.below(20'000), from = rng.below(130), to = rng.below(130);
+    std::vector<std::byte> source(from + size), target(to + size + 130, std::byte{1});
+    for (std::byte& b : source) b = std::byte(rng.next());
+    std::vector<std::byte> wanted = target;
+    std::copy(source.begin() + static_cast<std::ptrdiff_t>(from), source.end(), wanted.begin() + static_cast<std::ptrdiff_t>(to));
+    copy_streaming(target.data() + to, source.data() + from, size);
+    CHECK(target == wanted);
+  });
 }

@@ -20,13 +20,10 @@
 
 #include "lib/base/clock.hpp"
 #include "lib/base/pass_descriptors.hpp"
-#include "lib/comm/copy.hpp"
-#include "lib/comm/shm/doorbell.hpp"
 #include "lib/comm/shm/lanes.hpp"
 #include "lib/comm/shm/region.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/file_size_limit.hpp"
-#include "tests/support/property.hpp"
 
 using namespace elrun;
 
@@ -107,21 +104,6 @@ TEST_CASE("pages that are given back are gone for those who map them, and nobody
   REQUIRE(::fstat(file.get(), &status) == 0);
   CHECK(status.st_blocks == 0);
   CHECK(theirs.data()[8191] == std::byte{0});
-}
-
-TEST_CASE("a doorbell that was rung before the wait ends the wait", "[shared_memory]") {
-  const Doorbell mine = Doorbell::make().value();
-  const Doorbell theirs{copy_of(mine.file())};
-  theirs.ring();
-  theirs.ring();
-  mine.wait(60s);
-  const SteadyClock clock;
-  const Instant before = clock.now();
-  mine.wait(20ms);  // both rings were heard
-  CHECK(clock.now() - before >= 20ms);
-  auto rung = std::async(std::launch::async, [&] { theirs.ring(); });
-  mine.wait(60s);
-  CHECK(clock.now() - before < 60s);
 }
 
 TEST_CASE("descriptors are handed over with their message, or not at all", "[shared_memory]") {
@@ -597,18 +579,6 @@ TEST_CASE("a peer that takes no notice is shown a bounded number of buffers", "[
   }
   CHECK(shared.failure().code == Code::exhausted);
   CHECK(buffers.size() > 16);
-}
-
-TEST_CASE("a copy past the caches writes its bytes and no others", "[shared_memory]") {
-  test::for_all_seeds(300, [](Rng& rng) {
-    const std::size_t size = rng.chance(0.3) ? rng.below(200) : rng.below(20'000), from = rng.below(130), to = rng.below(130);
-    std::vector<std::byte> source(from + size), target(to + size + 130, std::byte{1});
-    for (std::byte& b : source) b = std::byte(rng.next());
-    std::vector<std::byte> wanted = target;
-    std::copy(source.begin() + static_cast<std::ptrdiff_t>(from), source.end(), wanted.begin() + static_cast<std::ptrdiff_t>(to));
-    copy_streaming(target.data() + to, source.data() + from, size);
-    CHECK(target == wanted);
-  });
 }
 
 TEST_CASE("shared memory is made although signals come, and not tried for ever", "[shared_memory]") {

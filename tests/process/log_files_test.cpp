@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -36,6 +37,15 @@ fs::path found_in(const std::string& directory, const std::string& name) {
 std::string text_of(const fs::path& file) {
   std::ifstream in{file};
   return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+std::string end_of(const std::string& text) { return text.substr(text.size() - std::min(text.size(), std::size_t{2000})); }
+
+// Of a script: once the file `limited` is there it writes more than may wait in elrun (1 MiB of the stream, as much in the hands of the console, and the pipe) and
+// then makes the file `written`. By then elrun has tried to write some of it, however late its threads run. A line has eight bytes: what is read and written at
+// once ends with a line.
+std::string writes_more_than_waits(const std::string& here) {
+  return "while [ ! -e " + here + "limited ]; do sleep 0.01; done; yes a line. | head -n 600000; echo > " + here + "written; ";
 }
 
 // Of the files that a process writes, as on a disk without room.
@@ -116,21 +126,22 @@ TEST_CASE("where a file takes no more, memory does not grow while the console sh
 TEST_CASE("elrun's own output that takes no more for a while is written again after it, and what is missing is told",
           "[log_files][process]") {
   const TemporaryDirectory directory;
-  const std::string here = directory.path() + "/", shown = here + "shown", said = here + "said";
-  const std::string script = "while [ ! -e " + here + "end ]; do echo a line; echo >> " + said + "; sleep 0.01; done; echo the last line";
+  const std::string here = directory.path() + "/", shown = here + "shown";
+  const std::string script = "echo a line.; " + writes_more_than_waits(here) + "while [ ! -e " + here +
+                             "end ]; do echo a line.; sleep 0.01; done; echo the last line";
   Job job{{.arguments = {"-c", "exec " + program_path("elrun") + " --no_python /bin/sh -c '" + script + "' > " + shown + " 2>&1"},
            .program = "/bin/sh"}};
-  REQUIRE(comes_true([&] { return text_of(shown).find("a line") != std::string::npos; }));
+  REQUIRE(comes_true([&] { return text_of(shown).find("a line.\n") != std::string::npos; }));
   set_file_limit(job.pid(), 1);
-  const auto before = fs::file_size(said);
-  REQUIRE(comes_true([&] { return fs::file_size(said) > before + 100; }));
-  const std::string meanwhile = text_of(shown);
+  std::ofstream{here + "limited"}.put('.');
+  REQUIRE(comes_true([&] { return fs::exists(here + "written"); }));
+  const auto meanwhile = fs::file_size(shown);
   set_file_limit(job.pid(), RLIM_INFINITY);
-  CHECK(comes_true([&] { return text_of(shown).size() > meanwhile.size() + 100; }));
+  CHECK(comes_true([&] { return fs::file_size(shown) > meanwhile + 100; }));
   std::ofstream{here + "end"}.put('.');
   CHECK(job.wait() == 0);
   const std::string all = text_of(shown);
-  INFO(all);
+  INFO(end_of(all));
   CHECK(all.find("the last line") != std::string::npos);
   CHECK(all.find("bytes are missing there") != std::string::npos);
 }
@@ -138,24 +149,25 @@ TEST_CASE("elrun's own output that takes no more for a while is written again af
 TEST_CASE("what comes after a line that was torn begins a line of its own", "[log_files][process]") {
   const TemporaryDirectory directory;
   const std::string here = directory.path() + "/", shown = here + "shown";
-  const std::string script = "while [ ! -e " + here + "end ]; do echo a line; sleep 0.01; done";
+  const std::string script =
+      "echo a line.; " + writes_more_than_waits(here) + "while [ ! -e " + here + "end ]; do echo a line.; sleep 0.01; done";
   Job job{{.arguments = {"-c", "exec " + program_path("elrun") + " --no_python /bin/sh -c '" + script + "' > " + shown + " 2>&1"},
            .program = "/bin/sh"}};
-  REQUIRE(comes_true([&] { return text_of(shown).find("a line\n") != std::string::npos; }));
-  const std::string before = text_of(shown);
-  const std::size_t begin = before.find("a line\n"), line = 7, torn = 3;  // "a l"
-  const rlim_t limit = begin + ((before.size() - begin) / line + 100) * line + torn;
+  REQUIRE(comes_true([&] { return text_of(shown).find("a line.\n") != std::string::npos; }));
+  const std::size_t begin = text_of(shown).find("a line.\n"), line = 8, torn = 3;  // "a l"
+  const rlim_t limit = begin + 100 * line + torn;
   set_file_limit(job.pid(), limit);
-  REQUIRE(comes_true([&] { return fs::file_size(shown) == limit; }));
-  std::this_thread::sleep_for(100ms);
+  std::ofstream{here + "limited"}.put('.');
+  REQUIRE(comes_true([&] { return fs::exists(here + "written"); }));
+  REQUIRE(fs::file_size(shown) == limit);
   set_file_limit(job.pid(), RLIM_INFINITY);
-  CHECK(comes_true([&] { return text_of(shown).size() > limit + 100; }));
+  CHECK(comes_true([&] { return fs::file_size(shown) > limit + 100; }));
   std::ofstream{here + "end"}.put('.');
   CHECK(job.wait() == 0);
   const std::string all = text_of(shown);
-  INFO(all);
+  INFO(end_of(all));
   CHECK(all.find("a la") == std::string::npos);
-  CHECK(all.find("a l\na line\n") != std::string::npos);
+  CHECK(all.find("a l\na line.\n") != std::string::npos);
 }
 
 TEST_CASE("what elrun's own output did not take to the end is told", "[log_files][process]") {

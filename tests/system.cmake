@@ -83,7 +83,7 @@ if(TARGET gpt AND TARGET elrun_launcher)
   # One that ends in every way.
   elrun_executable(ending_worker SOURCES process/programs/ending_worker.cpp LINK elrun::elrun)
   set_target_properties(ending_worker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  elrun_test(job_end_test SOURCES process/job_end_test.cpp LABELS process grpc TIMEOUT 300)
+  elrun_test(job_end_test SOURCES process/job_end_test.cpp LINK fmt::fmt LABELS process grpc TIMEOUT 300)
   elrun_test(straggler_test SOURCES process/straggler_test.cpp PROGRAM process_tests LABELS process grpc TIMEOUT 300)
   if(TARGET job_end_test)  # not under the thread sanitizer
     add_dependencies(job_end_test elrun_launcher ending_worker)

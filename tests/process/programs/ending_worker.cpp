@@ -1,6 +1,6 @@
 // A small Job that ends as its test says: ending_worker STEPS HOW [STEP] [CHECKPOINTS]. HOW is one of: train; exit (std::exit(0) in a slot of
 // STEP), return (before STEP's slots), stop (job.stop() after STEP steps), stop_inside (in a slot of step STEP, and then, in the first generation, rank 0 dies),
-// throw (an int, before STEP's slots), look (never asks for a step), twice (another job in the same process), killed (rank STEP dies of SIGKILL in its last work, after the job's end was decided), export (rank STEP works for a minute more after
+// throw (an int, before STEP's slots), look (never asks for a step), waits (in STEP's slots until there is a file CHECKPOINTS; it has no checkpoints), twice (another job in the same process), killed (rank STEP dies of SIGKILL in its last work, after the job's end was decided), export (rank STEP works for a minute more after
 // that), slow (the worker of rank STEP takes 200 ms more for a slot), slow_audited (and every fourth step is audited), forked (before STEP's slots a child is forked whose exec fails, and which stays in the loop). Slots take 5 ms.
 
 #include <chrono>
@@ -33,7 +33,7 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
                  .steps = steps,
                  .placement = elrun::zero(0),
                  .numeric = "ending 1"},
-                {.directory = checkpoints});
+                {.directory = how == "waits" ? "" : checkpoints});
   elrun::Unit unit = job.unit("model");
   const elrun::Tensor<float> tensor = unit.tensor<float>("weights", {weights});
   job.seal();
@@ -63,6 +63,8 @@ void train(elrun::Job& job, std::uint64_t steps, const std::string& how, std::ui
         job.stop();
         if (dies) std::raise(SIGKILL);
       }
+      while (how == "waits" && step->number() == at && ::access(checkpoints.c_str(), F_OK) != 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds{5});
       std::this_thread::sleep_for(std::chrono::milliseconds{is_slow ? 205 : 5});
       const auto scope = unit.use_grad();
       for (std::size_t i = 0; i < weights; ++i)

@@ -397,8 +397,10 @@ TEST_CASE("what a worker that stays has started is left alone, what a dead one h
   const int victim = GENERATE(0, 1);
   TemporaryDirectory directory;
   // Each worker leaves a process behind that has a session of its own, and no parent but the agent.
-  const std::string script = "[ $ELRUN_RESTART_COUNT = 0 ] && (setsid sleep 1000 >/dev/null 2>&1 & echo $! > " + directory.path() +
-                             "/$RANK); exec " + worker() + " stay " + std::to_string(victim);
+  const std::string file = directory.path() + "/$RANK";
+  const std::string script = "if [ $ELRUN_RESTART_COUNT = 0 ]; then (setsid sh -c 'echo $$$$ > " + file + ".new; mv " + file + ".new " +
+                             file + "; exec sleep 1000' >/dev/null 2>&1 &); while [ ! -e " + file + " ]; do sleep 0.01; done; fi; exec " +
+                             worker() + " stay " + std::to_string(victim);
   std::vector<std::string> arguments{"--nproc_per_node", "3", "--no_python", "/bin/sh", "-c", script};
   if (is_virtual) arguments.insert(arguments.begin(), "--virtual_local_rank");
   Job job{{.arguments = arguments, .environment = {{"CUDA_VISIBLE_DEVICES", "0,1,2"}}}};

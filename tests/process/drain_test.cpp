@@ -144,6 +144,7 @@ TEST_CASE("an agent that is leaving already is waited for, and not asked again: 
   INFO(first.output);
   CHECK(first.code == 69);
   CHECK(first.says("is still there after 0.3 s; its log says what it waits for"));
+  REQUIRE(agent->line("forwarded to 1 worker"));  // else it may not have seen the signal yet when it is asked again
   const auto again = start("elrun", {"drain", "--pid", std::to_string(agent->pid())}, place.environment());
   CHECK(again->line("is leaving already"));
   std::ofstream{end}.put('\n');
@@ -207,17 +208,17 @@ TEST_CASE("a Job that is drained leaves at the end of a step: what goes on from 
   const Folder folder;
   constexpr unsigned steps = 1200;
   const auto gpt = gpt_arguments(folder / "text", steps, {"--every", "1000000", "--checkpoint", folder / "ck"});
-  const auto first = start("elrun", under_elrun({"--nproc_per_node", "2"}, gpt), place.environment());
-  REQUIRE(first->line("step=20 "));
+  const auto first = start_held_gpt({"--nproc_per_node", "2"}, gpt, place.environment());
+  REQUIRE(until(*first, "step=20 "));
   // The workers are held until the agent was asked: on a fast machine the job would have ended by then.
   const auto workers = first->children_named("gpt");
   REQUIRE(workers.size() == 2);
   for (const pid_t worker : workers) REQUIRE(::kill(worker, SIGSTOP) == 0);
   const auto drain = start("elrun", {"drain"}, place.environment());
-  REQUIRE(first->line("as soon as the job has saved a checkpoint"));
+  REQUIRE(until(*first, "as soon as the job has saved a checkpoint"));
   for (const pid_t worker : workers) REQUIRE(::kill(worker, SIGCONT) == 0);
-  CHECK(drain->wait() == 0);
   const Ended left = finish(*first);
+  CHECK(drain->wait() == 0);
   INFO(left.output);
   CHECK(left.code == 143);
   CHECK(left.says("as soon as the job has saved a checkpoint"));

@@ -270,28 +270,20 @@ TEST_CASE("a Job that gets a notice saves at the end of a step, and loses nothin
   const auto agent = [&](const Words& more) {
     Words options{"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "job", "--nproc_per_node", "1"};
     options.insert(options.end(), more.begin(), more.end());
-    return start("elrun", under_elrun(std::move(options), gpt), {{"XDG_RUNTIME_DIR", place.directory.path()}});
+    return start_held_gpt(std::move(options), gpt, {{"XDG_RUNTIME_DIR", place.directory.path()}});
   };
   const auto stays = agent({"--node_rank", "0"});  // rank 0 prints the steps, whichever node joins first
   REQUIRE(stays->line("serving the rendezvous"));
   const auto goes = agent({"--node_rank", "1", "--preempt-notice", place / "notice"});
-  REQUIRE(stays->line("step=20 "));
-  // The workers are held until the notice was seen, which takes up to a second: on a fast machine the job would have ended by then.
-  const auto signal_workers = [&](int number) {
-    for (const auto& node : {&stays, &goes})
-      for (const pid_t worker : (*node)->children_named("gpt")) REQUIRE(::kill(worker, number) == 0);
-  };
-  signal_workers(SIGSTOP);
+  REQUIRE(until(*stays, "step=20 "));
+  // Nobody reads its steps until the notice was seen, which takes up to a second: the job cannot have ended by then.
   place.write("notice");
   REQUIRE(goes->line("preempt notice (the file "));
-  signal_workers(SIGCONT);
-  const Ended left = finish(*goes);
-  INFO(left.output);
+  const auto [done, left] = finish_together(*stays, *goes);
+  INFO(left.output << done.output);
   CHECK(left.code == 143);
   CHECK(left.says("this node leaves as soon as the job has saved a checkpoint"));
   CHECK_FALSE(left.says("without one"));
-  const Ended done = finish(*stays);
-  INFO(done.output);
   CHECK(done.code == 0);
   const Ended plain = run("gpt", gpt_arguments(folder / "text", steps));
   CHECK(plain.state.size() == 16);

@@ -28,8 +28,7 @@ std::vector<std::string> training(const Folder& folder, const std::string& root)
 void leave_checkpoints(const Folder& folder, const std::string& root) {
   const auto job = start_held_gpt({"--nproc_per_node", "2"}, training(folder, root));
   REQUIRE(until(*job, "step=90 "));
-  job->signal(SIGKILL);
-  (void)finish(*job);
+  (void)kill_with_all(*job);
 }
 
 std::string undisturbed(const Folder& folder) { return run("gpt", gpt_arguments(folder / "text", steps)).state; }

@@ -162,7 +162,7 @@ TEST_CASE("weights and gradients that peers read in place: workers killed while 
                                     arguments({"--zero", zero, "--every", "20", "--checkpoint", checkpoints / "ck"}));
     /// Between two generations nobody does.
     const auto somebody_reads = [&] {
-      for (int look = 0; look < 500; ++look, let_pass(Wait{5}))
+      for (int look = 0; look < 12'000; ++look, let_pass(Wait{5}))
         if (std::ranges::any_of(job->children_named("gpt"), [](pid_t pid) { return reads_of_others(pid, model_bytes); })) return true;
       return false;
     };
@@ -227,10 +227,10 @@ TEST_CASE("replicated state: the survivors of a kill keep their processes, and w
 
 TEST_CASE("where a step takes longer than a start, the others wait for the successor, and the world changes once", "[golden]") {
   const Folder folder;
-  constexpr unsigned steps = 6;
+  constexpr unsigned steps = 4;
   const std::string state = undisturbed(folder, steps);
-  // Steps of 2 s, so that a start on a busy machine takes less.
-  const auto job = start_held_gpt({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", steps, {"--zero", "0", "--slot-ms", "500"}));
+  // Steps of 5 s, so that a start on a busy machine takes less.
+  const auto job = start_held_gpt({"--nproc_per_node", "2"}, gpt_arguments(folder / "text", steps, {"--zero", "0", "--slot-ms", "1250"}));
   REQUIRE(until(*job, "step=2 "));
   const auto workers = job->children_named("gpt");
   REQUIRE(workers.size() == 2);
@@ -397,8 +397,7 @@ TEST_CASE("a checkpoint of four workers continues under any number with the same
   const auto four =
       start_held_gpt({"--nproc_per_node", "4"}, gpt_arguments(folder / "text", steps, {"--every", "30", "--checkpoint", folder / "ck"}));
   REQUIRE(until(*four, "step=100 "));
-  four->signal(SIGKILL);  // the whole job: its guard ends the workers
-  CHECK(finish(*four).code == 137);
+  CHECK(kill_with_all(*four).code == 137);
   for (const char* workers : {"1", "2", "3", "5"}) {
     const std::string copy = folder / (std::string{"ck"} + workers);
     std::filesystem::copy(folder / "ck", copy, std::filesystem::copy_options::recursive);
@@ -422,6 +421,7 @@ TEST_CASE("two agents, one killed with its workers: the other goes on to the sam
     std::unique_ptr<Job> store;
     if (apart) {
       store = start("elrun", {"store", "--host", "127.0.0.1", "--port", endpoint.substr(10)});
+      REQUIRE(until(*store, "serving the rendezvous"));  // else the first agent may take its place
     }
     const auto agent = [&](const char* rank) {
       return start_held_gpt({"--nnodes", "1:2", "--nproc_per_node", "2", "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint",
@@ -580,10 +580,7 @@ TEST_CASE("every process of the job killed and started again: it goes on from it
   TwoNodes nodes{300};
   const std::string state = undisturbed(nodes.folder, nodes.steps);
   REQUIRE(until(*nodes.first, "step=100 "));
-  for (const auto* process : {&nodes.store, &nodes.first, &nodes.second}) {
-    (*process)->signal(SIGKILL);
-    (void)finish(**process);
-  }
+  for (const auto* process : {&nodes.store, &nodes.first, &nodes.second}) (void)kill_with_all(**process);
   nodes.begin();
   const Ended ended = finish_together(*nodes.first, *nodes.second).first;
   INFO(tail(ended.output));

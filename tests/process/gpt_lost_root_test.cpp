@@ -44,6 +44,25 @@ void kill_workers(const Job& job) {
   for (const pid_t pid : job.children_named("gpt")) (void)::kill(pid, SIGKILL);
 }
 
+/// Stops all workers, and returns when none of their threads runs any more: until they are killed nobody saves.
+void stop_workers(const Job& job) {
+  const auto runs = [](pid_t worker) {
+    const std::string pid = std::to_string(worker);
+    for (const auto& thread : fs::directory_iterator{"/proc/" + pid + "/task"}) {
+      const std::string stat = text_of_process(pid, "task/" + thread.path().filename().string() + "/stat");
+      if (!stat.empty() && stat.find(") T ") == std::string::npos) return true;
+    }
+    return false;
+  };
+  const auto workers = job.children_named("gpt");
+  REQUIRE(workers.size() == 2);
+  for (const pid_t pid : workers) REQUIRE(::kill(pid, SIGSTOP) == 0);
+  for (const pid_t pid : workers) {
+    for (int look = 0; look < 6000 && runs(pid); ++look) let_pass(Wait{10});
+    REQUIRE_FALSE(runs(pid));
+  }
+}
+
 /// Names under ckpt/ that have a COMMIT, oldest first.
 std::vector<std::string> committed(const std::string& root) {
   std::vector<std::string> names;
@@ -59,8 +78,7 @@ std::string step_of(const std::string& name) { return std::to_string(std::stoull
 void leave_checkpoints(const Folder& folder, const std::string& root) {
   const auto job = two_workers(folder, root);
   REQUIRE(until(*job, "step=90 "));
-  job->signal(SIGKILL);
-  (void)finish(*job);
+  (void)kill_with_all(*job);
   REQUIRE(committed(root).size() >= 3);
 }
 
@@ -80,6 +98,7 @@ TEST_CASE("the checkpoint root goes away and all workers die: the job stops with
   const std::string root = folder / "ck";
   const auto job = two_workers(folder, root);
   REQUIRE(until(*job, "step=90 "));
+  stop_workers(*job);
   fs::rename(root, root + ".away");
   kill_workers(*job);
   const Ended ended = finish(*job);
@@ -101,6 +120,7 @@ TEST_CASE("the root's mount disappears and all workers die: the job stops with 7
   if (!mounted) return;
   const auto job = two_workers(folder, root);
   REQUIRE(until(*job, "step=90 "));
+  stop_workers(*job);
   REQUIRE(::umount2(root.c_str(), MNT_DETACH) == 0);
   kill_workers(*job);
   stopped_by(finish(*job), "the agent of node ");
@@ -113,13 +133,10 @@ TEST_CASE("the root, or its content, is removed under a job and all workers die:
   const bool content_alone = GENERATE(false, true);
   const auto job = two_workers(folder, root);
   REQUIRE(until(*job, "step=90 "));
-  // A save under way may make some of it again.
-  for (int tries = 0; tries < 50; ++tries) {
-    std::error_code failed;
-    if (!content_alone) fs::remove_all(root, failed);
-    else if (fs::exists(root))
-      for (const auto& entry : fs::directory_iterator{root}) fs::remove_all(entry.path(), failed);
-  }
+  stop_workers(*job);
+  if (!content_alone) fs::remove_all(root);
+  else
+    for (const auto& entry : fs::directory_iterator{root}) fs::remove_all(entry.path());
   kill_workers(*job);
   stopped_by(finish(*job), "the agent of node ");
 }
@@ -136,8 +153,7 @@ TEST_CASE("the root is removed and every agent is new: the store of the job reme
   };
   const auto job = agent({});
   REQUIRE(until(*job, "step=90 "));
-  job->signal(SIGKILL);
-  (void)finish(*job);
+  (void)kill_with_all(*job);
   fs::remove_all(root);
   const Ended ended = finish(*agent({}));
   stopped_by(ended, "the store of the job");

@@ -1,11 +1,13 @@
 #pragma once
 /// \file The gpt sample as the tests run it: a small model on a text that is made here, so that its hash can be pinned.
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <future>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -68,6 +70,17 @@ inline Ended finish(Job& job) {
   ended.output = job.output();
   if (const auto done = ended.output.rfind("\ndone "); done != std::string::npos)
     if (const auto state = ended.output.find(" state=", done); state != std::string::npos) ended.state = ended.output.substr(state + 7, 16);
+  return ended;
+}
+
+/// Kills an agent. Its guard ends what the agent had started, and the end of its output says nothing of that: returns when all of it has ended, so that
+/// nobody writes to its files any more.
+inline Ended kill_with_all(Job& agent) {
+  const std::vector<Watch> children = agent.children();
+  agent.signal(SIGKILL);
+  Ended ended = finish(agent);
+  for (const Watch& child : children)
+    if (!child.ended(Wait{60000})) throw std::runtime_error{"a process of a killed agent has not ended"};
   return ended;
 }
 

@@ -31,6 +31,7 @@
 #include "lib/link/world_host.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/program.hpp"
+#include "tests/support/spawn.hpp"
 
 using namespace elrun;
 using namespace elrun::test;
@@ -160,11 +161,6 @@ Failure loss_of(std::uint32_t rank) {
   return {.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = "it was killed", .peer = Rank{rank}};
 }
 
-std::uint16_t free_port() {
-  const Fd probe = listen_on(resolve("127.0.0.1", 0).value().front()).value();
-  return local_address(probe.get()).port();
-}
-
 std::string worker_program() { return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "operators_worker"; }
 
 std::vector<std::string> operators_environment(std::uint32_t rank, std::uint32_t world, std::uint16_t port) {
@@ -176,20 +172,20 @@ std::vector<std::string> operators_environment(std::uint32_t rank, std::uint32_t
 
 TEST_CASE("alone, a worker is a world of one with a store of its own", "[session]") {
   for (const char* name : {"ELRUN_SOCKET", "RANK", "WORLD_SIZE"}) ::unsetenv(name);
-  auto session = Session::open(WorkerKind::job, within(1s)).value();
+  auto session = Session::open(WorkerKind::job, within(20s)).value();
   CHECK(session->place().membership.world == WorldSize{1});
   CHECK(session->place().membership.generation.number == 1);
   CHECK(!session->place().elastic);
   Store& store = session->store();
-  CHECK(store.add("n", 2, within(1s)).value() == 2);
-  CHECK(store.add("n", 3, within(1s)).value() == 5);
-  CHECK(as_text(store.get("n", within(1s)).value()) == "5");
+  CHECK(store.add("n", 2, within(20s)).value() == 2);
+  CHECK(store.add("n", 3, within(20s)).value() == 5);
+  CHECK(as_text(store.get("n", within(20s)).value()) == "5");
   CHECK(store.get("absent", within(10ms)).failure().code == Code::deadline_passed);
-  CHECK(store.barrier("b", WorldSize{1}, within(1s)).ok());
-  CHECK(store.all_gather("g", Rank{0}, WorldSize{1}, as_bytes("x"), within(1s)).value().size() == 1);
-  CHECK(store.remove("n", within(1s)).value());
-  CHECK(store.set("k", ByteVector(store_value_max.value() + 1), within(1s)).failure().code == Code::invalid_argument);
-  CHECK(session->finished(within(1s)).ok());
+  CHECK(store.barrier("b", WorldSize{1}, within(20s)).ok());
+  CHECK(store.all_gather("g", Rank{0}, WorldSize{1}, as_bytes("x"), within(20s)).value().size() == 1);
+  CHECK(store.remove("n", within(20s)).value());
+  CHECK(store.set("k", ByteVector(store_value_max.value() + 1), within(20s)).failure().code == Code::invalid_argument);
+  CHECK(session->finished(within(20s)).ok());
 }
 
 TEST_CASE("where rank 0 cannot serve its world, the variable is named that says where", "[session]") {
@@ -451,7 +447,7 @@ TEST_CASE("who comes to a world that was given up hears who was late, also while
   const std::uint16_t port = free_port();
   boost::asio::io_context loop;
   const Log log{"rank 0", [](Level, std::string_view) {}};
-  const auto host = WorldHost::open(loop, steady, log, "127.0.0.1", port, WorldSize{2}, "", within(200ms));
+  const auto host = WorldHost::open(loop, steady, log, "127.0.0.1", port, WorldSize{2}, "", within(2s));  // rank 1 comes by then
   REQUIRE(host.ok());
   std::thread runs{[&] { loop.run(); }};
   const auto early = open_in_operators_job({.rank = Rank{1}, .world = WorldSize{2}, .master_address = "127.0.0.1", .master_port = port},

@@ -7,14 +7,18 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
@@ -212,16 +216,29 @@ std::int64_t generation_in(const std::string& line) {
 }
 
 std::uint16_t free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (socket < 0 || ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    throw std::runtime_error{"no free port"};
-  ::close(socket);
-  return ntohs(address.sin_port);
+  constexpr int first = 20'000,
+                last = 29'000;  // below what the kernel gives away (from 32768 on), and below the ports that tests name themselves
+  std::random_device seed;
+  for (int tries = 0; tries < 1000; ++tries) {
+    const auto port = static_cast<std::uint16_t>(first + static_cast<int>(seed() % (last - first)));
+    // Whoever has the socket of this name, without a file, has the port: until this process ends.
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    const std::string text = "elrun-test-port-" + std::to_string(port);
+    std::memcpy(name.sun_path + 1, text.data(), text.size());
+    const int claim = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), looks = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+    const bool is_free = claim >= 0 && ::bind(claim, reinterpret_cast<const sockaddr*>(&name), size) == 0 &&
+                         ::bind(looks, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    if (looks >= 0) ::close(looks);
+    if (is_free) return port;
+    if (claim >= 0) ::close(claim);
+  }
+  throw std::runtime_error{"no free port"};
 }
 
 }  // namespace elrun::test

@@ -97,7 +97,8 @@ class Job {
 /// \throws std::runtime_error where that is not set.
 [[nodiscard]] std::string source_path(const std::string& name);
 
-/// A port of the loopback that was free a moment ago.
+/// A port that is free, and stays so until a program of this test's takes it: no other test on this machine is given it before this process ends, and it is none
+/// of those that the kernel gives to who connects or binds to port 0.
 [[nodiscard]] std::uint16_t free_port();
 
 }  // namespace elrun::test

@@ -396,7 +396,7 @@ TEST_CASE("70 the node that is to serve says when its port is taken", "[compat][
 TEST_CASE("71 the join deadline says who is missing", "[compat][process]") {
   Worlds worlds;
   SECTION("of those that never came, by their number") {
-    Job a{worlds.agent("2", {"--node-rank", "0", "--rdzv_conf", "join_timeout=2"})};
+    Job a{worlds.agent("2", {"--node-rank", "0", "--rdzv_conf", "join_timeout=4"})};
     CHECK(a.wait(patience) == 170);
     CHECK(a.says("1 of 2 nodes; missing: at least 1 (node rank 1)"));
   }

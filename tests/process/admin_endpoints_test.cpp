@@ -238,7 +238,7 @@ TEST_CASE("elrun status finds the agents of this machine", "[admin][process]") {
 
   // One that does not answer is told; what it left behind when it was killed is not taken for an agent.
   two.job.signal(SIGSTOP);
-  Job stopped{with_words(directory, {"status", "--timeout", "0.5"})};
+  Job stopped{with_words(directory, {"status", "--timeout", "3"})};
   CHECK(stopped.wait(patience) == 69);
   CHECK(stopped.says("did not answer within"));
   CHECK(stopped.says("run one on node"));

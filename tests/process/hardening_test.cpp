@@ -434,7 +434,7 @@ TEST_CASE("a thousand nodes that came and went leave nothing in the coordinator'
   const std::uint64_t resident_before = resident_kib(pid);
   cycles(1000);
   CHECK(stage.until([&] { return descriptors(pid) <= descriptors_before + 4; }));
-  CHECK(threads(pid) <= threads_before + 4);
+  CHECK(stage.until([&] { return threads(pid) <= threads_before + 4; }));  // gRPC starts more while it is busy, and ends them
   const std::uint64_t resident = resident_kib(pid);
   INFO("resident: " << resident_before << " KiB before, " << resident << " after");
   if (resident_tells) CHECK(resident <= resident_before + 4 * 1024);

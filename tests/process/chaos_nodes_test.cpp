@@ -63,9 +63,9 @@ class TwoNodes {
 TEST_CASE("each node makes its own part of one plan, and the checkpoints of both runs are equal", "[chaos][process]") {
   const TwoNodes nodes;
   nodes.folder.write("plan", "200ms kill rank 1\n700ms kill-agent node 1 for 300ms\n1500ms kill rank 0\n");
-  // A slot takes 4 ms at least, so the job has not ended by then.
+  // A slot takes 8 ms at least, so the job has not ended by then.
   const Words words = Words{"--plan", nodes.folder / "plan", "--limit", "200s", "--checkpoint_root", "{run}/ck"} +
-                      gpt_words(nodes.folder, 200, {"--checkpoint", "{run}/ck", "--every", "50", "--slot-ms", "4"});
+                      gpt_words(nodes.folder, 200, {"--checkpoint", "{run}/ck", "--every", "50", "--slot-ms", "8"});
   const auto [first, second] = nodes.rehearse(words);
   INFO(first.output << second.output);
   CHECK(first.code == 0);
@@ -132,7 +132,7 @@ TEST_CASE("a node whose workers end in another state says so", "[chaos][process]
   nodes.folder.write("plan", "1ms stop rank 0 for 10ms\n");
   const auto [first, second] = nodes.rehearse(
       {"--plan", nodes.folder / "plan", "--no_python", "--",
-       nodes.folder.script("sleep 1\n[ \"${1##*/}$2\" = disturbed1 ] && echo state=b || echo state=a\n"), "{run}", "{node}"});
+       nodes.folder.script("sleep 4\n[ \"${1##*/}$2\" = disturbed1 ] && echo state=b || echo state=a\n"), "{run}", "{node}"});
   INFO(first.output << second.output);
   CHECK(first.code == 0);
   CHECK(second.code == 1);
@@ -143,7 +143,7 @@ TEST_CASE("the agents of a rehearsal on several nodes keep the token of the rend
   const TwoNodes nodes;
   nodes.folder.write("plan", "1ms stop rank 0 for 10ms\n");
   const auto [first, second] = nodes.rehearse(
-      {"--plan", nodes.folder / "plan", "--no_python", "--", nodes.folder.script("sleep 0.5; echo state=a$ELRUN_RDZV_TOKEN\n")},
+      {"--plan", nodes.folder / "plan", "--no_python", "--", nodes.folder.script("sleep 4; echo state=a$ELRUN_RDZV_TOKEN\n")},
       {{"ELRUN_RDZV_TOKEN", "a-token-of-some-length"}});
   INFO(first.output << second.output);
   CHECK(first.code == 0);
@@ -158,7 +158,7 @@ TEST_CASE("where rank 0 alone says the state its node has the verdict, and where
   nodes.folder.write("plan", "1ms stop rank 1 for 10ms\nstep 5 kill rank 1\n");
   const auto [first, second] =
       nodes.rehearse({"--plan", nodes.folder / "plan", "--no_python", "--",
-                      nodes.folder.script("sleep 1\n[ $RANK$1 = 0yes ] && echo state=a\ntrue\n"), is_said ? "yes" : "no"});
+                      nodes.folder.script("sleep 4\n[ $RANK$1 = 0yes ] && echo state=a\ntrue\n"), is_said ? "yes" : "no"});
   INFO(first.output << second.output);
   CHECK(first.code == (is_said ? 0 : 3));
   CHECK(first.says(is_said ? "the final states are equal: a" : "there is no state to compare"));
@@ -179,7 +179,7 @@ TEST_CASE("a node that the plan took away for good leaves the verdict to the oth
       nodes.folder.script("while [ \"${1##*/}\" = disturbed ] && [ $WORLD_SIZE = 2 ]; do sleep 0.1; done\nsleep 0.5; echo state=a\n"),
       "{run}"};
   const auto stays = nodes.start(0, Words{"--plan", nodes.folder / "plan", "--limit", "200s"} + job);
-  const auto goes = nodes.start(1, Words{"--plan", nodes.folder / "plan", "--limit", "2s"} + job);
+  const auto goes = nodes.start(1, Words{"--plan", nodes.folder / "plan", "--limit", "8s"} + job);
   const auto [first, second] = finish_together(*stays, *goes);
   INFO(first.output << second.output);
   CHECK(first.code == 0);
@@ -193,11 +193,11 @@ TEST_CASE("a node that the plan took away for good leaves the verdict to the oth
 TEST_CASE("a node that comes back to a job without a coordinator leaves the verdict to the others, whatever its agent says",
           "[chaos][process]") {
   const TwoNodes nodes{"1:2"};
-  nodes.folder.write("plan", "100ms kill-agent node 1 for 4s\n");
+  nodes.folder.write("plan", "100ms kill-agent node 1 for 10s\n");
   const Words job{"--no_python", "--",
                   nodes.folder.script("while [ \"${1##*/}\" = disturbed ]; do sleep 0.1; done\nsleep 0.5; echo state=a\n"), "{run}"};
   // Node 0 ends, and its coordinator with it, while node 1 is away.
-  const auto goes = nodes.start(0, Words{"--plan", nodes.folder / "plan", "--limit", "2s"} + job);
+  const auto goes = nodes.start(0, Words{"--plan", nodes.folder / "plan", "--limit", "6s"} + job);
   const auto comes_back =
       nodes.start(1, Words{"--plan", nodes.folder / "plan", "--limit", "200s", "--rdzv_conf", "is_host=0,join_timeout=15"} + job);
   const auto [first, second] = finish_together(*goes, *comes_back);
@@ -253,7 +253,7 @@ TEST_CASE("a node that never had a place in the job says nothing of it", "[chaos
       "--no_python",
       "--",
       nodes.folder.script(
-          "sleep 0.2; until [ \"${1##*/}\" = disturbed ] || grep -q 'this node is a spare' $2; do sleep 0.05; done; echo state=a\n"),
+          "if [ \"${1##*/}\" = disturbed ]; then sleep 4; else until grep -q 'this node is a spare' $2; do sleep 0.05; done; fi; echo state=a\n"),
       "{run}",
       log};
   const auto first = nodes.start(0, words), second = nodes.start(1, words);

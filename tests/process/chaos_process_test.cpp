@@ -38,7 +38,7 @@ TEST_CASE("a Job under kill, stop, slow and the loss of a node ends in the state
       "plan",
       "step 10 kill rank 1\nstep 30 stop rank 0 for 300ms\nstep 40 slow rank 2 to 30% for 500ms\nstep 70 kill-agent node 1 for 500ms\n");
   const auto chaos = folder.start(std::vector<std::string>{"--plan", folder / "plan", "--nnodes", "2", "--nproc_per_node", "2", "--json",
-                                                           "--limit", "60s", "--checkpoint_root", "{run}/ck"} +
+                                                           "--limit", "200s", "--checkpoint_root", "{run}/ck"} +
                                   gpt_words(folder, 1000, {"--checkpoint", "{run}/ck", "--every", "150"}));
   const Ended ended = finish(*chaos);
   INFO(ended.output);
@@ -153,8 +153,8 @@ TEST_CASE("a node that goes on after another one has succeeded is waited for, an
   const auto chaos = folder.start(
       {"--plan", folder / "plan", "--nnodes", "2", "--limit", hangs ? "20s" : "200s", "--launcher", program_path("elrun") + " --no_python",
        "--",
-       folder.script("[ $2 = 0 ] || sleep 3\ncase ${1##*/}$2$3 in\n  disturbed1word) echo state=b;;\n  disturbed1hang) sleep 1000;;\n"
-                     "  *) sleep 0.5; echo state=a;;\nesac\n"),
+       folder.script("[ $2 = 0 ] || sleep 6\ncase ${1##*/}$2$3 in\n  disturbed1word) echo state=b;;\n  disturbed1hang) sleep 1000;;\n"
+                     "  *) sleep 3; echo state=a;;\nesac\n"),
        "{run}", "{node}", hangs ? "hang" : "word"});
   const Ended ended = finish(*chaos);
   INFO(ended.output);
@@ -191,7 +191,7 @@ TEST_CASE("a worker that is stopped goes on in its time when another node has en
   const auto chaos = folder.start({"--plan", folder / "plan", "--nnodes", "2", "--limit", "60s", "--launcher",
                                    program_path("elrun") + " --no_python", "--",
                                    folder.script("touch $2/lives$1; while [ ! -e $2/lives0 ] || [ ! -e $2/lives1 ]; do sleep 0.05; done\n"
-                                                 "sleep 0.5; [ $1 = 0 ] || sleep 0.5; echo state=a\n"),
+                                                 "sleep 0.5; [ $1 = 0 ] || sleep 3; echo state=a\n"),
                                    "{node}", "{run}"});
   const Ended ended = finish(*chaos);
   INFO(ended.output);
@@ -219,10 +219,10 @@ TEST_CASE("kills that wait together hit a worker each, and not what one has left
 
 TEST_CASE("a step that all ranks say counts once", "[chaos][process]") {
   const ChaosFolder folder;
-  folder.write("plan", "1s stop rank 1 for 100ms\n");
+  folder.write("plan", "1ms stop rank 1 for 100ms\n");
   const auto chaos =
       folder.start({"--plan", folder / "plan", "--nproc_per_node", "2", "--limit", "200s", "--json", "--no_python",
-                    folder.script("i=0\nwhile [ $i -lt 20 ]; do i=$((i+1)); echo step=$i; sleep 0.1; done\necho state=a\n")});
+                    folder.script("i=0\nwhile [ $i -lt 20 ]; do i=$((i+1)); echo step=$i; sleep 0.2; done\necho state=a\n")});
   const Ended ended = finish(*chaos);
   INFO(ended.output);
   REQUIRE(ended.code == 0);

@@ -1,6 +1,8 @@
 #include "tests/support/pods.hpp"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +17,8 @@
 #include <sstream>
 #include <stdexcept>
 #include <thread>
+
+#include "lib/base/fd.hpp"
 
 namespace fs = std::filesystem;
 
@@ -126,8 +130,10 @@ void take_away(const std::string& name_space) {
   if (fs::exists(place_of(name_space))) command("ip netns del " + name_space);
 }
 
-// What processes left behind that live no more.
+// What processes left behind that live no more. One test at a time: of two that begin together, one would find what the other one has just taken away.
 void sweep() {
+  const Fd only_one{::open("/run", O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (only_one) ::flock(only_one.get(), LOCK_EX);
   std::error_code none;
   for (const auto& entry : fs::directory_iterator{"/run/netns", none}) {
     const std::string name = entry.path().filename();

@@ -54,7 +54,7 @@ struct Agent {
 
   void stand(std::vector<Endpoint> servers, std::uint64_t seed, Access access = {}) {
     ElectionSetting setting{.etcd = std::move(servers), .run = RunId{"run"}, .access = std::move(access), .seed = seed};
-    setting.timeouts.lease = 1s;
+    setting.timeouts.lease = 3s;  // longer than a busy machine keeps this thread from renewing it
     link = connect_through_etcd(stage.loop, stage.clock, stage.log, std::move(setting),
                                 {.connected = [this] { up = true; },
                                  .disconnected = [this](const Failure& why) { up = false, down.push_back(why.what); },

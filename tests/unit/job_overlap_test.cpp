@@ -251,12 +251,16 @@ TEST_CASE("who is ahead of another rank waits with its leaves, and neither fills
   CHECK(in_use_max <= most);
 }
 
+// In unit 1's scope the other thread has something to do, or has failed at it: the leaf of unit 2 at least. The use of unit 0 is the next call.
 TEST_CASE("what fails on the other thread comes out of the next call", "[overlap]") {
   for (const int stage : {2, 3}) {
     std::vector<WatchedPeers::Watch> watches(2);
     watches[1].fails_elsewhere = true;
     std::atomic<int> thrown = 0;
-    const auto program = there_and_back(toy_plan(stage), [](Job&, std::uint64_t, std::size_t) {});
+    const auto program = there_and_back(toy_plan(stage), [&](Job& job, std::uint64_t, std::size_t unit) {
+      if (JobAccess::rank(job) == 1 && unit == 1)
+        must(soon([&] { return watches[1].has_failed.load(); }), "the other thread has nothing to do");
+    });
     const auto members = run_watched(2, watches, [&](Job& job, Member& me) {
       try {
         program(job, me);

@@ -53,7 +53,7 @@ struct Writers {
                                 .store = *mine,
                                 .sleep = [](Duration) { std::this_thread::yield(); },
                                 .cancel = cancel,
-                                .deadline = [this] { return deadline; },
+                                .deadline = deadline,
                                 .acknowledged =
                                     [&](const std::string& text) {
                                       const std::lock_guard lock{mutex};
@@ -68,7 +68,7 @@ struct Writers {
   TestJob& job;
   SharedFiles shared{static_cast<FaultyFiles&>(*job.files)};
   SteadyClock clock;
-  Instant deadline = clock.now() + 600s;
+  std::function<Instant()> deadline = [late = clock.now() + 600s] { return late; };
   std::unique_ptr<SharedStore> own;
   SharedStore& store;
   std::function<std::optional<Failure>()> cancel = [] { return std::optional<Failure>{}; };
@@ -434,7 +434,14 @@ TEST_CASE("a rank whose part does not come is named, by the deadline or at once 
   REQUIRE(said(job.start()) == "");
   Writers writers{job};
   SECTION("by the deadline of the save") {
-    writers.deadline = writers.clock.now() + 300ms;
+    // Which has passed once rank 1 has said that its part is written.
+    const Instant begun = writers.clock.now();
+    const auto store = writers.store.of(Rank{2});
+    const SaveKeys keys{noted_save(record_of(job, 1, 10, job.ranks[0].ownership()))};
+    writers.deadline = [&] {
+      const auto votes = store->num_keys(keys.vote(1, 1), Deadline::after(writers.clock.now(), 60s));
+      return votes.ok() && *votes > 0 ? begun : begun + 600s;
+    };
     const auto outcomes = writers.save(10, job.ranks[0].ownership(), {0, 1});
     REQUIRE(outcomes[0].failure.has_value());
     CHECK(outcomes[0].failure->code == Code::deadline_passed);

@@ -7,12 +7,13 @@
 #include "lib/link/server.hpp"
 #include "lib/link/socket.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/spawn.hpp"
 
 namespace elrun::test {
 
 TEST_CASE("a worker that knows only one of the addresses of rank 0's name reaches it", "[session]") {
   boost::asio::io_context loop;
-  const std::uint16_t port = local_address(listen_on(literal_address("127.0.0.1", 0).value()).value().get()).port();
+  const std::uint16_t port = free_port();
   std::vector<SocketAddress> addresses;
   for (const char* address : {"127.0.0.1", "192.0.2.1", "127.0.0.2", "127.0.0.1"})  // one is of no host, one is there twice
     addresses.push_back(literal_address(address, port).value());

@@ -1,6 +1,7 @@
 // A device's Memory, on fake devices: the host's cases, what it holds, and what faults become.
 
 #include <atomic>
+#include <memory>
 #include <optional>
 
 #include <elrun/failure.hpp>
@@ -27,6 +28,21 @@ std::optional<Failure> failure_of_call(const std::function<void()>& call) {
     return e.failure();
   }
 }
+
+/// While it lives, the memory's stream does not get behind this.
+class Held {
+ public:
+  explicit Held(const Memory& memory) {
+    const CurrentDevice current{memory.device()};
+    fakegpu::hold_stream(memory.stream().handle(), [released = released_] { return released->load(); });
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() { *released_ = true; }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
+};
 
 }  // namespace
 
@@ -109,25 +125,29 @@ TEST_CASE("memory that is freed beside work on the device is given back once tha
   const InMemory made{*memory, 8000};
   const std::span<float> floats{reinterpret_cast<float*>(made.run().data()), 2000};
   const std::size_t held = fakegpu::holdings().allocations;
-  const auto while_busy = [&](const std::string& faults, const auto& call) {
-    (void)made.read(0, 1);  // all that came before is done
-    fakegpu::set_faults(faults);
-    memory->add_into(floats.first(1000), floats.last(1000));
-    call();
-    fakegpu::set_faults("");
-  };
   void* const first = memory->allocate(64);
-  while_busy("slow:1:1500", [&] {
+  (void)made.read(0, 1);  // all that came before is done
+  {
+    const Held holds{*memory};
     memory->free(first);
     CHECK(fakegpu::holdings().allocations == held + 1);
-  });
+  }
   (void)made.read(0, 1);
   void* const next = memory->allocate(64);  // finds the stream idle, and gives the first back
   CHECK(fakegpu::holdings().allocations == held + 1);
-  while_busy("slow:1:300,malloc:1", [&] {
-    memory->free(next);
-    CHECK_FALSE(failure_of_call([&] { memory->free(memory->allocate(64)); }));  // none is left: waits for what was freed
-  });
+  memory->free(next);
+  // None is left: waits for what was freed. Where this thread comes so late that the device had ended before, there is nothing to wait for.
+  bool has_waited = false;
+  for (int tries = 0; tries < 20 && !has_waited; ++tries) {
+    void* const again = memory->allocate(64);
+    (void)made.read(0, 1);
+    fakegpu::set_faults("slow:1:300,malloc:1");
+    memory->add_into(floats.first(1000), floats.last(1000));
+    memory->free(again);
+    has_waited = !failure_of_call([&] { memory->free(memory->allocate(64)); });
+    fakegpu::set_faults("");
+  }
+  CHECK(has_waited);
 }
 
 TEST_CASE("memory is not given back while a memory beside it has work, for that would wait in CUDA", "[devices]") {
@@ -157,28 +177,26 @@ TEST_CASE("memory is not given back while a memory beside it has work, for that 
 
 TEST_CASE("a read beside the stream does not wait for what the stream was given", "[devices]") {
   const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .timeout = 500ms});
-  const InMemory made{*memory, 8000}, state{*memory, 20'000};
+  const InMemory state{*memory, 20'000};
   memory->write(bytes_from(1, 20'000), state.run());
   (void)state.read(0, 1);
-  const std::span<float> floats{reinterpret_cast<float*>(made.run().data()), 2000};
-  fakegpu::set_faults("slow:1:3000");
-  memory->add_into(floats.first(1000), floats.last(1000));
+  const Held holds{*memory};
   ByteList seen(20'000);
-  CHECK_FALSE(failure_of_call([&] { memory->read_beside(state.run(), seen); }));
+  bool was_read = false;  // a busy machine may need longer for it than a wait may take
+  for (int tries = 0; tries < 20 && !was_read; ++tries) was_read = !failure_of_call([&] { memory->read_beside(state.run(), seen); });
+  CHECK(was_read);
   CHECK((seen == bytes_from(1, 20'000)));
   const auto late = failure_of_call([&] { (void)state.read(0, 1); });
   REQUIRE(late);
   CHECK(late->code == Code::deadline_passed);
-  fakegpu::set_faults("");
 }
 
 TEST_CASE("a hash of a device that is busy ends by its deadline", "[devices]") {
   const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .timeout = 30ms});
   const InMemory made{*memory, 8000};
-  fakegpu::set_faults("slow:1:500");
+  const Held holds{*memory};
   const auto late = failure_of_call([&] { (void)memory->hash(made.run(), 0, 0); });
   REQUIRE(late);
   CHECK(late->code == Code::deadline_passed);
   CHECK(late->what.find("device 1 did not finish a hash") != std::string::npos);
-  fakegpu::set_faults("");
 }

@@ -1,5 +1,8 @@
 // A program with streams of its own, and losses on its device: who waits for whom, and what is refused. The checker of the fake devices reports each wait that is missing.
 
+#include <atomic>
+
+#include "lib/device/current_device.hpp"
 #include "tests/devices/streams_program.hpp"
 #include "tests/fakegpu/runtime/inspect.hpp"
 
@@ -57,32 +60,33 @@ class WatchedClock final : public Clock {
 }  // namespace
 
 TEST_CASE("the wait behind the norm ends with the generation, and names rank and generation", "[devices]") {
+  std::atomic<bool> released = false;
   WatchedClock clock;
   const auto memory = make_device_memory(device, test_clock, {.last_wait = 60s});
   bool still_at_work = false, decided = true;
   const auto members = run_world({.clock = &clock, .arrays = [&](std::uint32_t) { return memory.get(); }}, [&](Job& job, Member&) {
     job.configure(toy_plan(0, 2, Exchange::per_step));
     Unit unit = job.unit("all");
-    const Tensor<float> weights = unit.tensor<float>("weights", {3000});
+    (void)unit.tensor<float>("weights", {3000});
     job.seal();
     (void)job.restore();
-    auto* const sum = static_cast<float*>(memory->allocate(2048 * sizeof(float)));
     auto step = job.next_step();
     for (Slot& slot : step->slots()) {
       { const auto scope = unit.use_grad(); }
       slot.report(0.0f, 1);
     }
-    // The kernel that writes what the norm is of takes long, and the agent ends the generation while the step waits.
+    // What the norm is behind takes as long as it is held, and the agent ends the generation while the step waits.
     auto& session = dynamic_cast<TestSession&>(JobAccess::host(job).session);
     clock.arm(200, [&] { session.end({Code::generation_over, Remedy::rejoin, "a node left"}); });
-    fakegpu::set_faults("slow:1:1500");
-    memory->add_into({sum, 2048}, {weights.data(), 2048});
+    {
+      const CurrentDevice current{device};
+      fakegpu::hold_stream(job.stream().handle(), [&] { return released.load(); });
+    }
     decided = step->apply(toy_adamw, toy_options(0)).decided;
     still_at_work = cudaStreamQuery(native(job.stream())) == cudaErrorNotReady;
-    memory->free(sum);
+    released = true;
     (void)job.next_step();
   });
-  fakegpu::set_faults("");
   CHECK(!decided);
   CHECK(still_at_work);
   REQUIRE(members[0].failure);

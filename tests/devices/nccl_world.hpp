@@ -4,11 +4,14 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -108,8 +111,26 @@ struct HeldByProcess {
       const std::filesystem::directory_iterator entries{folder};
       return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
     };
+    // A thread that was joined may still be listed: it ends.
+    const auto lives = [](const std::filesystem::directory_entry& thread) {
+      constexpr unsigned long ends = 0x4;  // in its flags
+      std::ifstream file{thread.path() / "stat"};
+      std::string text;
+      std::getline(file, text);
+      std::istringstream rest{text.substr(std::min(text.size(), text.rfind(')') + 1))};
+      std::string state;
+      long skipped = 0;
+      unsigned long flags = ends;
+      rest >> state;
+      for (int i = 0; i < 5; ++i) rest >> skipped;
+      rest >> flags;
+      return (flags & ends) == 0;
+    };
+    const std::size_t descriptors = count("/proc/self/fd");
+    const std::filesystem::directory_iterator tasks{"/proc/self/task"};
+    const auto threads = static_cast<std::size_t>(std::count_if(begin(tasks), end(tasks), lives));
     const auto communicators = in_fake_nccl<std::uint64_t (*)()>("fakenccl_communicators");
-    return {count("/proc/self/fd"), count("/proc/self/task"), communicators == nullptr ? 0 : communicators(), fakegpu::holdings()};
+    return {descriptors, threads, communicators == nullptr ? 0 : communicators(), fakegpu::holdings()};
   }
 };
 

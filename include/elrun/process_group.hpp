@@ -37,6 +37,10 @@ struct GroupOptions {
   std::string name{};  ///< Tells apart several groups of one generation: the same on all ranks of one, used once.
   /// The device whose memory `ProcessGroup::on` takes, one of its own for each rank; the host: none. All ranks name one, or none does.
   Device device{};
+  /// With a device: all pairs of ranks are connected when the group is made, within `connect` once more. Otherwise the first `send` from one rank to another connects the two, and returns
+  /// only when the other has come to its end of it. The same on all ranks, and in groups that are split off. Each pair takes memory of its two devices (with NVLink some 200 to 400 MiB of each)
+  /// and time, again in each generation. Collectives need none of it, and an `exchange` of a byte in both directions connects just the pairs that a program wants.
+  bool connect_pairs = false;
 };
 
 /// Pieces of memory that travel to, or come from, one peer, in this order. Borrowed until the call returns.
@@ -122,7 +126,12 @@ class ELRUN_API DeviceCalls {
   [[nodiscard]] Work broadcast(DeviceSpan<std::byte> data, Rank root) const;
   /// The two do not overlap.
   [[nodiscard]] Work all_to_all(DeviceSpan<const std::byte> in, DeviceSpan<std::byte> out) const;
-  /// Between two, which alone make the call. Both are over when the bytes have arrived, or nearly. The first from one rank to another connects them and **returns only when the other has come to its end of it**: where ranks send before they receive, as in a ring, all wait, until the deadline. They use `exchange`.
+  /// Between two, which alone make the call. Both are over when the bytes have arrived, or nearly. Each can wait for its other end in two places, until the deadline:
+  /// * **In the call**: the first from one rank to another connects the two, and returns when the other has come to its end of it. Not with GroupOptions::connect_pairs, nor behind an `exchange` of the
+  ///   two in both directions.
+  /// * **On the device**: a `send` is over there when its bytes have been received, or fit in NCCL's buffers. What fits depends on the path, on NCCL's version and variables: a few KiB, no more is
+  ///   to be counted on, and nothing while an earlier message of the two is there. Until then no later call of this group begins, on whatever stream: NCCL makes them one after the other.
+  /// So ranks that all send before they receive, as in a ring, wait for each other, in the first call or with larger messages. They use `exchange`, in which nothing waits so.
   [[nodiscard]] Work send(DeviceSpan<const std::byte> data, Rank to) const;
   [[nodiscard]] Work receive(DeviceSpan<std::byte> data, Rank from) const;
   /// As ProcessGroup::exchange, also in what may not overlap; lists agree piece by piece. They are borrowed until this returns.

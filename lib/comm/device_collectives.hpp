@@ -59,6 +59,8 @@ struct DeviceGroupToJoin {
   Device device;
   std::string name{};  ///< As GroupToJoin::name.
   Duration connect;    ///< All ranks have come, and the communicator is made, within twice this.
+  bool connect_pairs =
+      false;  ///< All pairs are connected as well, within `connect` once more. Otherwise the first call that moves bytes between two ranks connects them, and waits for both.
   /// A peer whose connection to the host's group has ended. Thread-safe; called as long as the process lives.
   std::function<std::optional<Rank>()> lost_peer;
   /// Called once where a call fails for a reason of this rank's own, before what it has begun is taken back, which waits for the other ranks of this machine: they are to hear of it here. On any

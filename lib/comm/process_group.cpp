@@ -63,11 +63,12 @@ class ProcessGroup::Impl {
       const auto failed = [weak = std::weak_ptr{host}](const Failure& why) {
         if (const auto alive = weak.lock()) alive->revoke(why);
       };
-      ELRUN_TRY_ASSIGN(
-          device,
-          join_device_collectives(
-              members,
-              {.device = options.device, .name = options.name, .connect = options.connect, .lost_peer = lost_peer, .failed = failed}));
+      ELRUN_TRY_ASSIGN(device, join_device_collectives(members, {.device = options.device,
+                                                                 .name = options.name,
+                                                                 .connect = options.connect,
+                                                                 .connect_pairs = options.connect_pairs,
+                                                                 .lost_peer = lost_peer,
+                                                                 .failed = failed}));
     }
     return std::make_unique<Impl>(session, options, std::move(part), std::move(host), std::move(device));
   }

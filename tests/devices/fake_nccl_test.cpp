@@ -102,20 +102,32 @@ TEST_CASE("the order of a sum depends on where an element is, so that nobody rel
   CHECK(std::ranges::any_of(sums, [&](float sum) { return sum != sums.front(); }));
 }
 
-TEST_CASE("sends and receives that are not in one group block each other, and an abort lets the streams run on over garbage",
+TEST_CASE("sends that fit in no buffer block receives that are not in their group, and an abort lets the streams run on over garbage",
           "[fake_nccl]") {
   std::atomic<int> problems{0}, blocked{0};
   run_raw(2, [&](RawRank& mine) {
     (void)settle(mine.comm);
-    const OnDevice<std::uint32_t> out{mine.stream.view(), {1}}, in{mine.stream.view(), {2}};
+    const OnDevice<std::uint32_t> out{mine.stream.view(), std::vector<std::uint32_t>(8192, 1)},
+        in{mine.stream.view(), std::vector<std::uint32_t>(8192, 2)};
+    const OwnedStream second{cuda(static_cast<std::uint32_t>(mine.rank))};
+    const auto send = [&](std::size_t count) {
+      (void)nccl().send(out.span().data, count, ncclUint32, 1 - mine.rank, mine.comm, mine.native());
+    };
+    const auto receive = [&](std::size_t count, cudaStream_t stream) {
+      (void)nccl().receive(in.span().data, count, ncclUint32, 1 - mine.rank, mine.comm, stream);
+    };
     (void)nccl().group_start();  // connects the two; without it the send would be in progress for good
-    (void)nccl().send(out.span().data, 1, ncclUint32, 1 - mine.rank, mine.comm, mine.native());
-    (void)nccl().receive(in.span().data, 1, ncclUint32, 1 - mine.rank, mine.comm, mine.native());
+    send(1), receive(1, mine.native());
     (void)nccl().group_end();
     if (settle(mine.comm) != ncclSuccess || in.values().front() != 1) ++problems;
-    (void)nccl().send(out.span().data, 1, ncclUint32, 1 - mine.rank, mine.comm, mine.native());
+    send(2);  // fits in a buffer
     (void)settle(mine.comm);
-    (void)nccl().receive(in.span().data, 1, ncclUint32, 1 - mine.rank, mine.comm, mine.native());
+    receive(2, mine.native());
+    (void)settle(mine.comm);
+    if (in.values()[1] != 1) ++problems;
+    send(8192);
+    (void)settle(mine.comm);
+    receive(8192, static_cast<cudaStream_t>(second.view().handle()));  // behind the send, on whatever stream
     (void)settle(mine.comm);
     for (int i = 0; i < 5; ++i) {
       std::this_thread::sleep_for(1ms);

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <thread>
 
 #include "lib/comm/nccl/communicator.hpp"
@@ -144,42 +146,146 @@ TEST_CASE("a communicator for which a peer never comes ends by its deadline, wit
   CHECK(HeldByProcess::now().communicators == 0);
 }
 
-TEST_CASE("ranks of a ring that send before they receive wait for each other until the deadline, and an exchange connects them", "[nccl]") {
-  const auto ring = [](DeviceRank& mine) {
-    const OwnedStream second{cuda(mine.rank)};
-    const OnDevice<std::uint32_t> out{mine.stream.view(), {mine.rank}}, in{second.view(), {9}};
-    const std::uint32_t next = (mine.rank + 1) % mine.world, before = (mine.rank + 2) % mine.world;
-    const Work sent = mine.calls().send(as_bytes(out.span()), Rank{next});
-    const Work received = mine.group.on(second.view()).receive(in.bytes(), Rank{before});
-    auto result = sent.wait(deadline_in(60s));
-    if (result.ok()) result = received.wait(deadline_in(60s));
-    return std::pair{result, result.ok() ? in.values().front() : 9};
-  };
-  LocalWorld hangs{3}, exchanges{3, 2};
+namespace {
+
+/// Each rank sends to the next, then receives from the one before. Nothing: it went round, and brought what it should.
+std::optional<Failure> go_round(DeviceRank& mine, std::size_t count, bool two_streams) {
+  const OwnedStream second{cuda(mine.rank)};
+  const Stream receiving = two_streams ? second.view() : mine.stream.view();
+  const std::vector<std::uint32_t> from_before(count, (mine.rank + mine.world - 1) % mine.world);
+  const OnDevice<std::uint32_t> out{mine.stream.view(), std::vector<std::uint32_t>(count, mine.rank)},
+      in{receiving, std::vector<std::uint32_t>(count, 9)};
+  const Work sent = mine.calls().send(as_bytes(out.span()), Rank{(mine.rank + 1) % mine.world});
+  const Work received = mine.group.on(receiving).receive(in.bytes(), Rank{from_before.front()});
+  for (const Work& work : {sent, received})
+    if (auto result = work.wait(deadline_in(60s)); !result.ok()) return std::move(result).failure();
+  mine.complain(in.values() == from_before, "the ring brought something else");
+  return std::nullopt;
+}
+
+GroupOptions connected_options(std::uint32_t rank) {
+  GroupOptions options = device_options(rank);
+  options.connect_pairs = true;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("ranks of a ring that send before they receive wait for each other until the deadline where they are not connected", "[nccl]") {
+  LocalWorld local{3};
   Complaints complaints;
   std::atomic<int> late{0};
-  run_devices(hangs, complaints, [&](DeviceRank& mine) {
+  const bool two_streams = GENERATE(false, true);
+  run_devices(local, complaints, [&](DeviceRank& mine) {
     mine.group.set_deadline(300ms);
-    const auto result = ring(mine).first;
-    if (result.ok()) return mine.complain(false, "a ring of send and receive went round");
-    if (result.failure().code == Code::deadline_passed && message(result.failure()).find("ncclSend on cuda:") != std::string::npos) ++late;
+    const auto failed = go_round(mine, 1, two_streams);
+    if (!failed) return mine.complain(false, "a ring of send and receive went round");
+    if (failed->code == Code::deadline_passed && message(*failed).find("ncclSend on cuda:") != std::string::npos) ++late;
   });
   CHECK(complaints.all() == "");
   CHECK(late >= 1);  // of the others some hear of that
-  run_devices(exchanges, complaints, [&](DeviceRank& mine) {
-    const OnDevice<std::uint32_t> out{mine.stream.view(), {mine.rank}}, in{mine.stream.view(), {9}};
-    std::vector<DeviceSendList> sends(3);
-    std::vector<DeviceReceiveList> receives(3);
-    sends[(mine.rank + 1) % 3] = {as_bytes(out.span())};
-    receives[(mine.rank + 2) % 3] = {in.bytes()};
-    mine.must(mine.calls().exchange(sends, receives), "exchange");
-    mine.complain(in.values().front() == (mine.rank + 2) % 3, "the exchange is wrong");
-    const auto [result, value] = ring(mine);
-    mine.complain.must(result, "a ring between ranks that are connected");
-    mine.complain(value == (mine.rank + 2) % 3, "the ring is wrong");
-    mine.complain.must(mine.group.finish(), "finish");
-  });
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE(
+    "with connect_pairs a ring that sends before it receives goes round in a new group, in one that is split off, and after a failure",
+    "[nccl]") {
+  const bool two_streams = GENERATE(false, true);
+  const auto expect = [&](DeviceRank& mine) {
+    if (const auto failed = go_round(mine, 1000, two_streams)) mine.complain(false, message(*failed));
+  };
+  Complaints complaints;
+  LocalWorld first{3}, second{4, 2};
+  run_devices(
+      first, complaints,
+      [&](DeviceRank& mine) {
+        expect(mine);
+        expect(mine);
+        if (mine.rank == 2) return;  // lost; the others notice it in a call
+        const OnDevice<std::uint32_t> sum{mine.stream.view(), {1}};
+        mine.complain(!mine.calls().all_reduce(sum.span()).wait(deadline_in(60s)).ok(), "a rank is gone");
+      },
+      connected_options);
+  run_devices(
+      second, complaints,
+      [&](DeviceRank& mine) {
+        expect(mine);
+        auto part = mine.group.split(mine.rank < 3 ? 0 : 1);
+        mine.complain(part.ok() && part->has_value(), "split");
+        if (!part.ok() || !part->has_value()) return;
+        if (mine.rank < 3) {
+          DeviceRank in_part{mine.rank, 3, **part, OwnedStream{cuda(mine.rank)}, complaints};
+          expect(in_part);
+        }
+        mine.complain.must((*part)->finish(), "finish of the part");
+        mine.complain.must(mine.group.finish(), "finish");
+      },
+      connected_options);
   CHECK(complaints.all() == "");
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("an exchange connects the ranks that move bytes in it", "[nccl]") {
+  CHECK(run_devices(3, [](DeviceRank& mine) {
+          const OnDevice<std::uint32_t> out{mine.stream.view(), {mine.rank}}, in{mine.stream.view(), {9}};
+          std::vector<DeviceSendList> sends(3);
+          std::vector<DeviceReceiveList> receives(3);
+          sends[(mine.rank + 1) % 3] = {as_bytes(out.span())};
+          receives[(mine.rank + 2) % 3] = {in.bytes()};
+          mine.must(mine.calls().exchange(sends, receives), "exchange");
+          mine.complain(in.values().front() == (mine.rank + 2) % 3, "the exchange is wrong");
+          if (const auto failed = go_round(mine, 1, true)) mine.complain(false, message(*failed));
+          mine.complain.must(mine.group.finish(), "finish");
+        }) == "");
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("a ring of messages that fit in no buffer of NCCL waits until the deadline, connected or not, on one stream or two", "[nccl]") {
+  LocalWorld local{3};
+  Complaints complaints;
+  const bool two_streams = GENERATE(false, true);
+  run_devices(
+      local, complaints,
+      [&](DeviceRank& mine) {
+        mine.group.set_deadline(300ms);
+        mine.complain(go_round(mine, 1 << 16, two_streams).has_value(), "a ring of large messages went round");
+      },
+      connected_options);
+  CHECK(complaints.all() == "");
+  CHECK(fakegpu::take_reports().empty());
+}
+
+TEST_CASE("pairs that cannot be connected end the join within its limit, with what was done", "[nccl]") {
+  // The first call of NCCL that moves bytes: rank 1 never comes to it.
+  REQUIRE(whole_generation(2) == "");
+  const auto set_hook = in_fake_nccl<void (*)(FakeNcclHook, void*)>("fakenccl_set_hook");
+  static std::atomic<bool> released{false}, held{false};
+  released = held = false;
+  set_hook(
+      [](void*, std::uint64_t, const char* name) {
+        if (std::string_view{name} != "ncclSend" || held.exchange(true)) return;
+        while (!released) std::this_thread::sleep_for(1ms);
+      },
+      nullptr);
+  LocalWorld local{2, 3};
+  Complaints complaints;
+  std::atomic<int> named{0};
+  local.run([&](std::uint32_t rank, Session& session) {
+    (void)cudaSetDevice(static_cast<int>(rank));
+    GroupOptions options = connected_options(rank);
+    options.connect = 500ms;
+    const auto group = ProcessGroup::join(session, options);
+    released = true;
+    if (group.ok()) return complaints(false, "it was made");
+    const std::string text = message(group.failure());
+    if (text.find("connecting all pairs of ranks: an exchange on cuda:") != std::string::npos) ++named;
+    complaints(text.find("of generation 3") != std::string::npos, text);
+  });
+  set_hook(nullptr, nullptr);
+  CHECK(complaints.all() == "");
+  CHECK(named >= 1);
+  CHECK(HeldByProcess::now().communicators == 0);
+  CHECK(whole_generation(2, 4) == "");
   CHECK(fakegpu::take_reports().empty());
 }
 
@@ -255,7 +361,7 @@ TEST_CASE("a generation that ends at any call of NCCL leaves no wait, no wrong s
     local.run([&](std::uint32_t rank, Session& session) {
       (void)cudaSetDevice(static_cast<int>(rank));
       const OwnedStream stream{cuda(rank)};
-      auto group = ProcessGroup::join(session, device_options(rank));
+      auto group = ProcessGroup::join(session, connected_options(rank));
       if (!group.ok()) return complaints(group.failure().code == Code::generation_over, message(group.failure()));
       const OnDevice<std::uint32_t> data{stream.view(), std::vector<std::uint32_t>(300, rank + 1)};
       for (int i = 0; i < 3; ++i) {

@@ -3,17 +3,25 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <new>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "lib/base/clock.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/quiet_thread.hpp"
 #include "lib/comm/connect/listeners.hpp"
 #include "lib/comm/device_collectives.hpp"
 #include "lib/comm/environment.hpp"
 #include "lib/comm/nccl/nccl_collectives.hpp"
+#include "lib/device/current_device.hpp"
+#include "lib/device/handles.hpp"
+#include "lib/device/runtime.hpp"
+#include "lib/device/wait.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -71,6 +79,55 @@ Result<std::vector<NcclId>> agree(Session& session, const DeviceGroupToJoin& gro
   return agree_on_nccl(all);
 }
 
+/// What the wait for a call may take beyond its limit: an abort, and the owner's way there.
+constexpr Duration connect_grace = CommunicatorLimits{}.ahead + CommunicatorLimits{}.abort + std::chrono::seconds{2};
+
+/// A byte from each rank to each other, in one group of calls: in it NCCL connects every pair, in both directions at the same time, so no rank's order can block another.
+Result<void> exchange_bytes(DeviceCollectives& group, const Membership& me, Duration limit) {
+  const Device device = group.device();
+  keep_current(device);
+  const std::size_t world = me.world.value();
+  const OwnedStream stream{device};
+  DeviceBuffer bytes{device, 2 * world};
+  runtime::fill_async({bytes.data(), bytes.size()}, std::byte{1}, stream.view());
+  OwnedEvent filled{device};
+  filled.record(stream.view());
+  std::vector<DeviceSendList> sends(world);
+  std::vector<DeviceReceiveList> receives(world);
+  for (std::size_t r = 0; r < world; ++r) {
+    if (r == me.rank.value()) continue;
+    sends[r] = {{bytes.data() + r, 1}};
+    receives[r] = {{bytes.data() + world + r, 1}};
+  }
+  const Work work = group.exchange(sends, receives, {stream.view(), limit});
+  Result<void> done = work.wait(Deadline::after(SteadyClock{}.now(), limit + connect_grace));
+  if (done.ok()) return done;
+  Failure why = std::move(done).failure();
+  if (!work.done()) why.remedy = Remedy::exit_process;  // its owner is lost inside NCCL
+  const EventWait until_filled{.what = "the bytes for connecting", .deadline = Deadline::after(SteadyClock{}.now(), connect_grace)};
+  // Where a kernel may still write, freeing the memory would wait for that.
+  if (why.remedy == Remedy::exit_process || !wait_for(filled.view(), until_filled, SteadyClock{}).ok())
+    (void)new DeviceBuffer{std::move(bytes)};  // NOLINT(bugprone-unhandled-exception-at-new)
+  why.what = fmt::format("connecting all pairs of ranks: {}", why.what);
+  return why;
+}
+
+/// On a thread of its own: the program's thread keeps its current device, and none is put back there, which would make a context on device 0.
+Result<void> connect_pairs(DeviceCollectives& group, const Membership& me, Duration limit) {
+  Result<void> done;
+  ELRUN_TRY_ASSIGN(std::thread thread, try_quiet_thread("connect all pairs of ranks", [&] {
+                     try {
+                       done = exchange_bytes(group, me, limit);
+                     } catch (const Error& error) {  // of the device layer: no memory, say
+                       done = error.failure();
+                     } catch (const std::bad_alloc&) {
+                       done = Failure{Code::exhausted, Remedy::abort_group, "connecting all pairs of ranks: no memory"};
+                     }
+                   }));
+  thread.join();
+  return done;
+}
+
 }  // namespace
 
 NcclFacts nccl_facts(Device device) { return facts_of(NcclLibrary::load(), device); }
@@ -87,7 +144,12 @@ Result<std::unique_ptr<DeviceCollectives>> join_device_collectives(Session& sess
                    .failed = group.failed};
   wanted.on_generation_over = [&session](std::function<void(const Failure&)> call) { session.on_generation_over(std::move(call)); };
   ELRUN_TRY_ASSIGN(auto communicator, NcclCommunicator::make(*nccl, std::move(wanted)));
-  return std::unique_ptr<DeviceCollectives>{std::make_unique<NcclCollectives>(me, group.device, std::move(communicator))};
+  std::unique_ptr<DeviceCollectives> made = std::make_unique<NcclCollectives>(me, group.device, std::move(communicator));
+  if (group.connect_pairs && me.world.value() > 1) {
+    if (const auto connected = connect_pairs(*made, me, group.connect); !connected.ok())
+      return connected.failure().rank ? connected.failure() : located(connected.failure(), me, group.name);
+  }
+  return made;
 }
 
 }  // namespace elrun::inline v0

@@ -37,7 +37,6 @@ void Exchange::start() {
   staged_.resize(ranks);
   posted_.assign(ranks, false);
   for (std::size_t r = 0; r < ranks; ++r) {
-    if (!moves_.in[r].empty()) world_->mailbox(static_cast<int>(r), me_).wanted = in_numbers[r];
     for (const PieceOut& piece : moves_.out[r]) staged_[r].insert(staged_[r].end(), piece.from, piece.from + piece.bytes);
   }
 }
@@ -61,13 +60,22 @@ bool Exchange::agrees(std::size_t from) {
   return false;
 }
 
+bool Exchange::is_buffered(std::size_t to) const {
+  std::size_t bytes = 0;
+  for (const PieceOut& piece : moves_.out[to]) bytes += piece.bytes;
+  const auto sent = static_cast<std::size_t>(std::ranges::count(moves_.to, static_cast<int>(to)));
+  return sent == moves_.out[to].size() && bytes <= settings().buffer;
+}
+
 bool Exchange::ready() {
-  if (mismatched_) return false;
+  if (mismatched_ || (before_ && !*before_)) return false;
   bool all = true;
+  for (std::size_t r = 0; r < moves_.in.size(); ++r)
+    if (!moves_.in[r].empty()) world_->mailbox(static_cast<int>(r), me_).wanted = in_numbers[r];
   for (std::size_t r = 0; r < moves_.out.size(); ++r) {
     if (!moves_.out[r].empty()) {
       if (!posted_[r]) post(r);
-      all = all && posted_[r] && world_->mailbox(me_, static_cast<int>(r)).wanted >= out_numbers[r];
+      all = all && posted_[r] && (is_buffered(r) || world_->mailbox(me_, static_cast<int>(r)).wanted >= out_numbers[r]);
     }
     if (!moves_.in[r].empty()) {
       const Mailbox& box = world_->mailbox(static_cast<int>(r), me_);
@@ -95,6 +103,7 @@ void Exchange::run() {
   }
   for (std::size_t r = 0; r < moves_.in.size(); ++r)
     if (!moves_.in[r].empty()) world_->mailbox(static_cast<int>(r), me_).taken = in_numbers[r];
+  *has_run_ = true;
   fakegpu::wake();
 }
 
@@ -208,7 +217,8 @@ ncclResult_t Communicator::begin(Moves moves, cudaStream_t stream) {
     fakegpu::report("NCCL: " + moves.name + " of a communicator of device " + std::to_string(device_) + " on a stream of another device");
     return ncclInvalidArgument;
   }
-  auto exchange = std::make_shared<Exchange>(world_, rank_, std::move(moves));
+  auto exchange = std::make_shared<Exchange>(world_, rank_, std::move(moves), last_has_run_);
+  last_has_run_ = exchange->has_run();
   const std::size_t ranks = static_cast<std::size_t>(ranks_);
   exchange->out_numbers.resize(ranks);
   exchange->in_numbers.resize(ranks);

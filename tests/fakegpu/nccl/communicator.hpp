@@ -16,10 +16,13 @@
 
 namespace fakenccl {
 
-/// A group of calls in a stream. It moves its messages once all of its peers have come to theirs, so two that are not in one group can block each other.
+/// A group of calls in a stream. It moves its messages once all of its peers have come to theirs, so two that are not in one group can block each other. Only what ncclSend sends is
+/// over without its receive, where it fits in a buffer and nothing is in that. Those of one communicator run one after the other, whatever their streams.
 class Exchange {
  public:
-  Exchange(std::shared_ptr<SharedWorld> world, int me, Moves moves) : world_{std::move(world)}, me_{me}, moves_{std::move(moves)} {}
+  /// `before`: whether the communicator's last one has run. Null: there is none.
+  Exchange(std::shared_ptr<SharedWorld> world, int me, Moves moves, std::shared_ptr<const std::atomic<bool>> before)
+      : world_{std::move(world)}, me_{me}, moves_{std::move(moves)}, before_{std::move(before)} {}
   /// The numbers of its messages to and from each rank.
   std::vector<std::uint64_t> out_numbers, in_numbers;
   // By the fake runtime, in this order (external.hpp).
@@ -27,10 +30,13 @@ class Exchange {
   [[nodiscard]] bool ready();
   void run();
   [[nodiscard]] const Moves& moves() const { return moves_; }
+  [[nodiscard]] std::shared_ptr<const std::atomic<bool>> has_run() const { return has_run_; }
 
  private:
   void post(std::size_t to);
   [[nodiscard]] bool agrees(std::size_t from);
+  /// What goes to this rank needs no receive to be over.
+  [[nodiscard]] bool is_buffered(std::size_t to) const;
 
   const std::shared_ptr<SharedWorld> world_;
   const int me_;
@@ -38,6 +44,8 @@ class Exchange {
   std::vector<std::vector<std::byte>> staged_;  // copied when it started, for a mailbox that was not free then
   std::vector<bool> posted_;
   bool mismatched_ = false;
+  std::shared_ptr<const std::atomic<bool>> before_;
+  const std::shared_ptr<std::atomic<bool>> has_run_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 class Communicator {
@@ -106,6 +114,7 @@ class Communicator {
   std::vector<Pending> pending_;
   std::vector<fakegpu::TicketPtr> tickets_;
   std::vector<std::uint64_t> out_count_, in_count_;
+  std::shared_ptr<const std::atomic<bool>> last_has_run_;
   std::uint64_t splits_ = 0, shrinks_ = 0;
   bool revoked_ = false, finalizing_ = false;
 };

@@ -26,6 +26,7 @@ Settings from_environment() {
   return {.version = static_cast<int>(number("FAKEGPU_NCCL_VERSION", FAKEGPU_NCCL_NEWEST)),
           .folder = folder(),
           .slot = static_cast<std::uint64_t>(number("FAKEGPU_NCCL_SLOT_MIB", 1024)) << 20,
+          .buffer = static_cast<std::uint64_t>(number("FAKEGPU_NCCL_BUFFER", 16 << 10)),
           .abort_ms = number("FAKEGPU_NCCL_ABORT_MS", 0),
           .kill_at = static_cast<std::uint64_t>(number("FAKEGPU_NCCL_KILL_AT", 0)),
           .fail_at = static_cast<std::uint64_t>(number("FAKEGPU_NCCL_FAIL_AT", 0)),

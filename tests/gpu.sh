@@ -7,8 +7,9 @@
 #   tests/gpu.sh table                   # the results so far, as rows of tests/gpu/RESULTS.md
 #
 # Results are in build/gpu/results, a file for each part, written line by line: a call that is cut loses the rest of one part. Nothing here needs a network.
-# Without a device `run` says so, and ends with 77. Environment: GPU_FOLDER (instead of build/gpu), RESULTS (instead of its results), FAKEGPU=build (the
-# fake devices of that build folder, to test this script).
+# Without a device `run` says that nothing was run and why, and ends with 77. A part whose library or tool is not on the machine says "not run", and what to install; what is there and
+# does not work fails. Environment: GPU_FOLDER (instead of build/gpu), RESULTS (instead of its results), FAKEGPU=build (the fake devices of that build folder, to test this script),
+# CUDA_HOME (instead of /usr/local/cuda, where compute-sanitizer is).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -95,6 +96,11 @@ kill_workers() {
 # killed KILLS WORKERS STEPS WHAT ARGUMENTS...: a line, as `same` gives it. A run that ends before all could be killed is done again with twice the steps.
 killed() {
   local agent steps=$3
+  if ! command -v pgrep >/dev/null; then
+    echo "$4: not run: no pgrep here, which finds the workers: install procps"
+    : >"$scratch/training"
+    return
+  fi
   while true; do
     : >"$scratch/training"
     training "$2" "$steps" "${@:5}" &
@@ -122,6 +128,7 @@ golden() {
 
 # by_nccl WHAT: the last training exchanged by NCCL.
 by_nccl() {
+  [[ -s $scratch/training ]] || return 0
   if grep -q 'what lies on devices is exchanged by NCCL' "$scratch/training"; then return; fi
   echo "$1: WRONG: not by NCCL"
   grep 'what lies on devices' "$scratch/training" || true
@@ -172,6 +179,26 @@ bf16() {
   return "$wrong"
 }
 
+# lacks LIBRARY: it is not on this machine, and that is said.
+lacks() {
+  local said code=0
+  said=$("$suite" library "$1") || code=$?
+  ((code == 76)) || return 1  # the part itself tells what else is wrong
+  echo "not run: $said"
+}
+
+# What keeps PyTorch's part from running; nothing: it is there.
+torch_is_absent() {
+  command -v python3 >/dev/null || { echo "no python3 here: install it, and PyTorch"; return; }
+  python3 -c '
+import importlib.util as util
+if util.find_spec("torch") is None:
+    print("no PyTorch here: install torch (pip install torch)")
+elif getattr(__import__("torch").version, "cuda", None) is None:
+    print("the PyTorch here was built without CUDA: install one with it")
+'
+}
+
 # The program of a part. What it prints is its result.
 run_part() {
   local suite=$folder/gpu_suite answers=$folder/kernels_gpu_test sizes=()
@@ -187,19 +214,22 @@ run_part() {
   for _ in {1..40}; do cat "$here/gpu.sh"; done >"$scratch/text"
   case $1 in
     golden) golden ;;
-    ranks) ranks ;;
+    nccl) lacks nccl || "$suite" nccl "${sizes[@]}" ;;
+    ranks) lacks nccl || ranks ;;
     gpt) large_gpt --micro-batch 1 --global-batch 8 --steps 6 ;;
-    bf16) bf16 ;;
+    bf16) lacks cublas_lt || bf16 ;;
     torch)
+      local absent
+      absent=$(torch_is_absent)
+      [[ -z $absent ]] || { echo "not run: $absent"; return 0; }
       [[ -z ${FAKEGPU:-} ]] || { echo "not run: PyTorch knows no fake devices"; return 0; }
-      python3 -c 'import torch' 2>/dev/null || { echo "not run: no PyTorch here"; return 0; }
       python3 "$here/gpu/torch_gpt.py" 16 4 12
       ;;
     answers) "$answers" ;;
     sanitizer)
       local tool
-      tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
-      [[ -x $tool ]] || { echo "not run: compute-sanitizer is not here"; return 0; }
+      tool=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
+      [[ -x $tool ]] || { echo "not run: no compute-sanitizer here: install it (cuda-sanitizer, of the CUDA toolkit), or set CUDA_HOME"; return 0; }
       [[ -z ${FAKEGPU:-} ]] || { echo "not run: compute-sanitizer looks at devices, and these are fake"; return 0; }
       for check in memcheck racecheck initcheck synccheck; do
         echo "$check:"
@@ -215,16 +245,16 @@ run_part() {
 }
 
 run() {
-  local part code failed=0 factor=1
+  local part code said failed=0 factor=1
   [[ -z ${FAKEGPU:-} ]] || factor=10
   for part in "$@"; do [[ -n ${what[$part]:-} ]] || { echo "no such part: $part (${parts[*]})"; exit 64; }; done
   if [[ -z ${FAKEGPU:-} && ! -x $folder/gpu_suite ]]; then
-    echo "SKIPPED: nothing is built in $folder: tests/gpu.sh build, where nvcc is"
+    echo "not run: nothing is built in $folder: tests/gpu.sh build, where nvcc is"
     exit 77
   fi
   code=0
-  run_part facts >/dev/null 2>&1 || code=$?
-  ((code != 77)) || { echo "SKIPPED: no device here"; exit 77; }
+  said=$(run_part facts 2>&1) || code=$?
+  ((code != 77)) || { echo "not run: ${said##*$'\n'}"; exit 77; }
   mkdir -p "$results"
   for part in "$@"; do
     echo "== $part: ${what[$part]}"
@@ -273,7 +303,7 @@ case $command in
   part) run_part "$1" ;;
   table) table ;;
   *)
-    sed -n '2,14s/^# \{0,1\}//p' "$0"
+    sed -n '2,12s/^# \{0,1\}//p' "$0"
     exit 64
     ;;
 esac

@@ -4,8 +4,12 @@
 
 #include <dlfcn.h>
 
+#include <fstream>
+#include <string>
+
 #include "tests/support/catch.hpp"
 #include "tests/support/spawn.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 using namespace elrun;
 using namespace elrun::test;
@@ -14,7 +18,18 @@ TEST_CASE("without a library the failure names it and says where to put one", "[
   const auto nccl = NcclLibrary::load("libnccl-that-is-not-there.so.2");
   REQUIRE(!nccl.ok());
   CHECK((nccl.failure().code == Code::not_found && nccl.failure().remedy == Remedy::fix_config));
-  CHECK_THAT(nccl.failure().what, Catch::Contains("libnccl-that-is-not-there.so.2") && Catch::Contains("LD_LIBRARY_PATH"));
+  CHECK_THAT(nccl.failure().what,
+             Catch::StartsWith("libnccl-that-is-not-there.so.2 was not found: install NCCL") && Catch::Contains("LD_LIBRARY_PATH"));
+}
+
+TEST_CASE("a library that is there and cannot be loaded is not one that was not found", "[nccl]") {
+  const TemporaryDirectory folder;
+  const std::string file = folder.path() + "/libnccl-damaged.so.2";
+  std::ofstream{file} << "no library";
+  const auto nccl = NcclLibrary::load(file);
+  REQUIRE(!nccl.ok());
+  CHECK((nccl.failure().code == Code::mismatch && nccl.failure().remedy == Remedy::fix_config));
+  CHECK_THAT(nccl.failure().what, Catch::Contains(file + " cannot be loaded: ") && Catch::Contains("too short"));
 }
 
 TEST_CASE("a library that says no version is too old", "[nccl]") {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tests/gpu.sh on fake devices: each part leaves its result, a part that fails or is cut is told, and without a device the script ends with 77.
+# tests/gpu.sh on fake devices: each part leaves its result, a part that fails or is cut is told, one whose library is absent was not run and says so, and without a device the script ends
+# with 77.
 set -euo pipefail
 build=$1
 script=$(cd "$(dirname "$0")/.." && pwd)/gpu.sh
@@ -12,13 +13,13 @@ expect() { grep -q -- "$2" "$1" || { cat "$1"; wrong "$1 does not say: $2"; }; }
 code=0
 bash "$script" run >"$work/out" || code=$?
 [[ $code == 77 ]] || wrong "without anything built it ended with $code"
-expect "$work/out" "SKIPPED: nothing is built"
+expect "$work/out" "not run: nothing is built in $GPU_FOLDER: tests/gpu.sh build"
 
 export FAKEGPU=$build
 code=0
 FAKEGPU_FAULTS=no_device bash "$script" run facts >"$work/out" || code=$?
 [[ $code == 77 ]] || wrong "without a device it ended with $code"
-expect "$work/out" "SKIPPED: no device here"
+expect "$work/out" "^not run: no device here: no CUDA-capable device is detected"
 [[ ! -e $RESULTS ]] || wrong "without a device it left results"
 
 bash "$script" table >"$work/table"
@@ -44,7 +45,7 @@ done
 expect "$RESULTS/bf16.txt" "^bf16, zero(0): state [0-9a-f]\{16\}, as expected"
 expect "$RESULTS/bf16.txt" "^bf16, zero(3), by a recipe: state [0-9a-f]\{16\}, as expected"
 expect "$RESULTS/bf16.txt" "^recipe of cuBLASLt [0-9.]*, chosen on fake device: 15 algorithms, hash=[0-9a-f]\{16\}"
-expect "$RESULTS/torch.txt" "not run: PyTorch knows no fake devices"
+expect "$RESULTS/torch.txt" "^not run: .*PyTorch"
 expect "$RESULTS/gpt.txt" "^step=2 .* tokens_per_s="
 expect "$RESULTS/ipc.txt" "see each other's writes"
 
@@ -52,6 +53,58 @@ code=0
 FAKEGPU_FAULTS=launch:1 bash "$script" run kernels >"$work/out" || code=$?
 [[ $code == 1 ]] || wrong "with a launch that fails it ended with $code"
 expect "$work/out" "FAILED: kernels ended with"
+
+# Libraries and tools that are not on the machine: these parts were not run, and the table says what to install. Nothing of them has failed.
+mkdir -p "$work/bare/tests" "$work/bare/path" "$work/bare/python/torch/version"
+ln -s "$build/bin" "$work/bare/bin"
+ln -s "$build/tests/gpt_on_fake_devices" "$work/bare/tests"
+cat >"$work/bare/tests/gpu_suite_devices" <<'END'
+#!/bin/sh
+[ "$1" != library ] || { echo "lib$2.so was not found: install $2"; exit "${PROBE:-76}"; }
+exec "$SUITE" "$@"
+END
+chmod +x "$work/bare/tests/gpu_suite_devices"
+for tool in bash sh env cat date dirname mktemp rm mkdir tee timeout grep sed tail; do ln -s "$(command -v $tool)" "$work/bare/path"; done
+bare() { SUITE=${SUITE:-$build/tests/gpu_suite_devices} RESULTS=$work/results_bare FAKEGPU=$work/bare CUDA_HOME=$work/none "$@"; }
+PATH=$work/bare/path bare bash "$script" run nccl ranks bf16 torch sanitizer >"$work/out" || { cat "$work/out"; wrong "an absent library is no failure"; }
+for part in nccl:"libnccl.so was not found: install nccl" ranks:"libnccl.so was not found: install nccl" bf16:"libcublas_lt.so was not found: install cublas_lt" \
+  torch:"no python3 here: install it, and PyTorch" sanitizer:"no compute-sanitizer here: install it"; do
+  expect "$work/results_bare/${part%%:*}.txt" "^not run: ${part#*:}"
+  expect "$work/results_bare/${part%%:*}.txt" "^ended: 0"
+done
+bare bash "$script" table >"$work/table"
+expect "$work/table" "^| NCCL: a world of one .* | not run: libnccl.so was not found: install nccl |"
+expect "$work/table" "^| compute-sanitizer: .* | not run: no compute-sanitizer here: install it"
+[[ $(grep -c 'not run' "$work/table") == 12 ]] || wrong "not all of the bare machine's parts are 'not run'"
+
+# What is there and does not work fails: a library with something wrong, a probe that is killed, a PyTorch that cannot be imported.
+for probe in 0 139; do
+  code=0
+  PROBE=$probe SUITE=false bare bash "$script" run nccl >"$work/out" || code=$?
+  [[ $code == 1 ]] || { cat "$work/out"; wrong "with a broken library (probe $probe) it ended with $code"; }
+done
+if command -v python3 >/dev/null; then
+  echo 'raise OSError("libtorch is broken")' >"$work/bare/python/torch/__init__.py"
+  code=0
+  PYTHONPATH=$work/bare/python bare bash "$script" run torch >"$work/out" 2>&1 || code=$?
+  [[ $code == 1 ]] || { cat "$work/out"; wrong "with a broken PyTorch it ended with $code"; }
+  expect "$work/out" "libtorch is broken"
+  echo 'from types import SimpleNamespace; version = SimpleNamespace(cuda=None)' >"$work/bare/python/torch/__init__.py"
+  PYTHONPATH=$work/bare/python bare bash "$script" run torch >"$work/out" || wrong "a PyTorch without CUDA is no failure"
+  expect "$work/out" "^not run: the PyTorch here was built without CUDA"
+fi
+
+# What the suite itself says of a library: absent is one thing, and there but of no use another.
+probe() { code=0; "$build/tests/gpu_suite_devices" library "$@" >"$work/out" || code=$?; }
+probe nccl libabsent.so.2
+[[ $code == 76 ]] || wrong "an absent NCCL is $code"
+expect "$work/out" "^libabsent.so.2 was not found: install NCCL 2"
+probe nccl libc.so.6
+[[ $code == 0 ]] || wrong "a library that is no NCCL counts as absent"
+probe nccl
+[[ $code == 0 ]] || wrong "the fake NCCL counts as absent"
+probe cublas_lt
+[[ $code == 0 ]] || wrong "the fake cuBLASLt counts as absent"
 
 # A gpt that comes to another state on a device, and an agent of which no worker was killed.
 mkdir -p "$work/wrong/tests" "$work/wrong/bin"

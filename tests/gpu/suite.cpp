@@ -2,6 +2,7 @@
 // soon as it knows it. Exit code 77: no device.
 //
 //   gpu_suite facts|rates|kernels|nccl|ipc [--small]        --small: sizes for the fake devices, whose rates say nothing
+//   gpu_suite library nccl|cublas_lt [FILE]                 whether a part's library is there: 76, and what to install, where it is not. What else is wrong with it, the part says itself
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -24,9 +25,13 @@
 #include "kernels/reduce.hpp"
 #include "kernels/state_hash.hpp"
 #include "kernels/update.hpp"
+#ifdef SUITE_WITH_NCCL
+#include "lib/comm/nccl/library.hpp"
+#endif
 #include "lib/device/handles.hpp"
 #ifdef SUITE_IN_BF16
 #include "samples/nn/bf16_engine.hpp"
+#include "samples/nn/cublas_lt.hpp"
 #include "samples/nn/layers.hpp"
 #endif
 #include "tests/gpu/update_table.hpp"
@@ -38,6 +43,7 @@ namespace {
 struct Sizes {
   std::uint64_t elements = std::uint64_t{1} << 28;  // many times any cache; one GiB of floats
   int repeats = 20, matrix = 8192;
+  bool fake = false;
 };
 
 const Stream legacy{{DeviceKind::cuda, 0}, nullptr};
@@ -114,19 +120,24 @@ double copy_rate(const Sizes& sizes) {
   return gb_per_s(2 * sizes.elements * sizeof(float), ms);
 }
 
-/// bf16 by the machine's own cuBLAS, which is no part of elrun: found by its name.
-void matrix_rate(const Sizes& sizes) {
+/// bf16 by the machine's own cuBLAS, which is no part of elrun: found by its name. Returns the exit code: where it is there it has to work, but not on fake devices.
+int matrix_rate(const Sizes& sizes) {
   void* library = nullptr;
   for (const char* name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so"})
     if (library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return void(std::puts("matrix rate: not run: no libcublas.so here"));
+  if (library == nullptr)
+    return std::puts(
+               "matrix rate: not run: no libcublas.so here: install cuBLAS (libcublas, of the CUDA toolkit), or name its folder in LD_LIBRARY_PATH"),
+           0;
   using Create = int (*)(void**);
   using Gemm = int (*)(void*, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int, const void*, void*, int,
                        int, int, int);
   const auto create = reinterpret_cast<Create>(dlsym(library, "cublasCreate_v2"));
   const auto gemm = reinterpret_cast<Gemm>(dlsym(library, "cublasGemmEx"));
   void* handle = nullptr;
-  if (create == nullptr || gemm == nullptr || create(&handle) != 0) return void(std::puts("matrix rate: not run: cuBLAS does not start"));
+  if (create == nullptr || gemm == nullptr || create(&handle) != 0)
+    return std::puts(sizes.fake ? "matrix rate: not run: cuBLAS knows no fake devices" : "matrix rate: cuBLAS does not start"),
+           sizes.fake ? 0 : 1;
   const auto n = sizes.matrix;
   const std::uint64_t count = static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(n);
   const auto a = random_on_device<bf16>(count, 3), b = random_on_device<bf16>(count, 4), c = random_on_device<bf16>(count, 5);
@@ -137,15 +148,15 @@ void matrix_rate(const Sizes& sizes) {
     said |= gemm(handle, 0, 0, n, n, n, &one, a.data, bf16_type, n, b.data, bf16_type, n, &zero, c.data, bf16_type, n, compute_32f,
                  default_algorithm);
   });
-  if (said != 0) return void(std::printf("matrix rate: not run: cublasGemmEx gave %d\n", said));
+  if (said != 0) return std::printf("matrix rate: cublasGemmEx gave %d\n", said), 1;
   std::printf("matrix rate, bf16, %d x %d x %d: %.0f TFLOP/s\n", n, n, n,
               2.0 * static_cast<double>(count) * n / static_cast<double>(ms) * 1e-9);
+  return 0;
 }
 
 int rates(const Sizes& sizes) {
   std::printf("copy rate, read and written: %.0f GB/s median of %d\n", copy_rate(sizes), sizes.repeats);
-  matrix_rate(sizes);
-  return 0;
+  return matrix_rate(sizes);
 }
 
 /// One line for each kernel: bytes that it must move for an element, its rate, and its part of the copy rate of this run.
@@ -322,6 +333,31 @@ int ipc() {
   return 0;
 }
 
+constexpr int library_is_absent = 76;
+
+int library(std::string_view name, [[maybe_unused]] const char* file) {
+  if (name == "nccl") {
+#ifdef SUITE_WITH_NCCL
+    const auto nccl = *file == '\0' ? NcclLibrary::load() : NcclLibrary::load(file);
+    if (nccl.ok() || nccl.failure().code != Code::not_found) return 0;
+    return std::puts(nccl.failure().what.c_str()), library_is_absent;
+#else
+    return std::puts("this suite was built without NCCL: build it where nccl.h is (libnccl-dev)"), library_is_absent;
+#endif
+  }
+  if (name != "cublas_lt") return 64;
+#ifdef SUITE_IN_BF16
+  try {
+    (void)nn::CublasLt::version();
+  } catch (const Error& error) {
+    if (error.failure().code == Code::not_found) return std::puts(error.failure().what.c_str()), library_is_absent;
+  }
+  return 0;
+#else
+  return std::puts("this suite was built without cuBLASLt: build it where cublasLt.h is (libcublas-dev)"), library_is_absent;
+#endif
+}
+
 int run(std::string_view part, const char* argument, const Sizes& sizes) {
   if (part == "facts") return facts();
   if (part == "rates") return rates(sizes);
@@ -337,10 +373,13 @@ int run(std::string_view part, const char* argument, const Sizes& sizes) {
 int main(int argc, char** argv) try {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::puts("SKIPPED: no device"), 77;
+  const std::string_view part = argc > 1 ? argv[1] : "";
+  if (part == "library") return library(argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : "");
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess || devices == 0)
+    return std::printf("no device here: %s\n", error != cudaSuccess ? cudaGetErrorString(error) : "none is visible"), 77;
   const char* const argument = argc > 2 ? argv[2] : "";
-  const Sizes small{.elements = 70'000, .repeats = 1, .matrix = 64};
-  return run(argc > 1 ? argv[1] : "", argument, std::string_view{argument} == "--small" ? small : Sizes{});
+  const Sizes small{.elements = 70'000, .repeats = 1, .matrix = 64, .fake = true};
+  return run(part, argument, std::string_view{argument} == "--small" ? small : Sizes{});
 } catch (const Error& e) {
   std::printf("FAILED: %s\n", message(e.failure()).c_str());
   return 1;

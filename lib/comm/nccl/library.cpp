@@ -4,6 +4,7 @@
 #include <link.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -54,8 +55,12 @@ Result<NcclLibrary> NcclLibrary::load(const std::string& name) {
   if (const auto paths = loaded_paths(); handle == nullptr && !paths.empty()) handle = open(paths.front(), RTLD_NOLOAD);
   if (handle == nullptr) handle = open(name, 0);
   if (handle == nullptr) {
+    // So glibc says it of a file that is not there. Of one that needs another, it names that one; and of one that is damaged, what is wrong.
     const char* why = dlerror();
-    return *unusable_nccl({}, why == nullptr ? name : why);
+    if (why == nullptr || std::string_view{why}.starts_with(name + ": cannot open shared object file")) return *unusable_nccl({}, name);
+    return Failure{.code = Code::mismatch,
+                   .remedy = Remedy::fix_config,
+                   .what = fmt::format("{} cannot be loaded: {}; install a whole one, or name its folder in LD_LIBRARY_PATH", name, why)};
   }
   std::vector<LoadedNccl> loaded{{path_of(handle), version_of(handle)}};
   for (const std::string& path : loaded_paths()) {

@@ -84,6 +84,8 @@ class JobWorld {
   [[nodiscard]] std::uint32_t rank() const { return membership_.rank.value(); }
   [[nodiscard]] std::uint32_t size() const { return membership_.world.value(); }
   [[nodiscard]] bool leads() const { return rank() == 0; }
+  /// Of this rank; empty without elrun.
+  [[nodiscard]] const std::string& node() const { return session_.place().node.value(); }
   /// Another generation can come after this one: an agent of elrun is there.
   [[nodiscard]] bool elastic() const { return session_.place().elastic; }
 

@@ -47,8 +47,8 @@ void ExcludedNodes::progressed(const NodeTable& nodes) {
   failures_.forget([&](const NodeId& known) { return nodes.at(known).member; });
 }
 
-void ExcludedNodes::exclude(const NodeId& node, Duration held_up, NodeTable& nodes, Instant now) {
-  failures_.exclude(node, held_up, exclusion_most, now);
+void ExcludedNodes::exclude(const NodeId& node, Duration held_up, NodeTable& nodes, Instant now, bool by_configuration) {
+  failures_.exclude(node, held_up, exclusion_most, now, by_configuration);
   mark(node, nodes, now);
 }
 

@@ -46,7 +46,8 @@ class ExcludedNodes {
   /// A step was decided that none had decided before: the records of all members are clean.
   void progressed(const NodeTable& nodes);
   /// Excludes the node. `held_up`: how long its last try held the others up without a decided step.
-  void exclude(const NodeId& node, Duration held_up, NodeTable& nodes, Instant now);
+  /// `by_configuration`: as FailureRecords has it.
+  void exclude(const NodeId& node, Duration held_up, NodeTable& nodes, Instant now, bool by_configuration = false);
   /// Ends the exclusions that are due. Returns the nodes that are here.
   std::vector<NodeId> retry_due(NodeTable& nodes, Instant now);
   /// The others need the node: its exclusion ends now.

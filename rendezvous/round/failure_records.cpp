@@ -74,11 +74,12 @@ void FailureRecords::forget(const IsMember& is_member) {
   });
 }
 
-void FailureRecords::exclude(const NodeId& node, Duration held_up, Duration longest, Instant now) {
+void FailureRecords::exclude(const NodeId& node, Duration held_up, Duration longest, Instant now, bool by_configuration) {
   History& history = histories_[record_of(node)];
+  history.by_configuration = by_configuration;
   const int doubled = 1 << std::min(history.exclusions, exclusion_doublings_max);
-  history.until =
-      now + std::max<Duration>(exclusion_first * doubled, std::min<Duration>(std::min<Duration>(held_up, longest) * doubled, longest));
+  const Duration least = exclusion_first * (by_configuration ? 1 << exclusion_doublings_max : doubled);
+  history.until = now + std::max<Duration>(least, std::min<Duration>(std::min<Duration>(held_up, longest) * doubled, longest));
   ++history.exclusions;
 }
 
@@ -89,9 +90,10 @@ bool FailureRecords::is_excluded(const NodeId& node) const {
 
 std::string FailureRecords::why_excluded(const NodeId& node, Instant now) const {
   const History& history = histories_.at(record_of(node));
-  return fmt::format("excluded: its workers failed{}{} (the last one by {}), and the others go on without it; it tries again in {:.0f} s",
+  return fmt::format("excluded: its workers failed{}{} (the last one by {}{}), and the others go on without it; it tries again in {:.0f} s",
                      history.failures == 1 ? "" : fmt::format(" {} times in a row", history.failures),
                      history.at_start ? " at their start" : " with no step decided between", history.last,
+                     history.by_configuration ? ", for a person to mend: its output says what" : "",
                      std::ceil(seconds(std::max(history.until.value_or(now) - now, Duration{0}))));
 }
 

@@ -24,6 +24,8 @@ constexpr std::uint32_t exclude_after = 3;
 /// An excluded node tries again after 1 s; doubled with each further exclusion, 256 s at most: each try may end a generation of the others.
 /// Where its last try held them up for longer than that, it waits for as long, doubled as well, 30 min at most.
 constexpr Duration exclusion_first = 1s;
+/// One whose worker ended with 78 in a generation, while others train with what they have, tries again after 256 s from the beginning: a person has to change something there, and each try costs the
+/// others two generations.
 constexpr std::uint32_t exclusion_doublings_max = 8;
 constexpr std::size_t histories_max = 1024;    ///< Nodes whose failures are remembered.
 constexpr std::size_t failure_text_max = 256;  ///< Of how the last one ended
@@ -37,6 +39,7 @@ class FailureRecords {
     std::uint32_t failures = 0;
     std::uint32_t exclusions = 0;
     bool at_start = true;            // all of them before the worker's session
+    bool by_configuration = false;   // its last exclusion was for a worker that ended with 78 in a generation of others
     std::string last;                // how the last one ended
     std::optional<Instant> until{};  // excluded
   };
@@ -61,8 +64,8 @@ class FailureRecords {
   /// A step was decided that none had decided before: all members work.
   void forget(const IsMember& is_member);
 
-  /// Excludes the node. `held_up`: how long its last try held the others up without a decided step; `longest`: no exclusion is longer.
-  void exclude(const NodeId& node, Duration held_up, Duration longest, Instant now);
+  /// Excludes the node. `held_up`: how long its last try held the others up without a decided step; `longest`: no exclusion is longer; `by_configuration`: for an exit code that a person has to mend.
+  void exclude(const NodeId& node, Duration held_up, Duration longest, Instant now, bool by_configuration = false);
   [[nodiscard]] bool is_excluded(const NodeId& node) const;
   /// For people; of a node that has failed.
   [[nodiscard]] std::string why_excluded(const NodeId& node, Instant now) const;

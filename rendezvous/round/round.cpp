@@ -226,9 +226,9 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
   const FailureRecords::History& history = excluded_.failed(id, failed.what, failed.before_session);
   const bool dispensable = budget_.is_job() && others_suffice(nodes_, {id}, needed()) && !ELRUN_PLANTED(bad_node_ends_the_job);
   // Where others have trained with the same configuration, it is this node that is wrong.
-  const bool excluded =
-      dispensable && (history.failures >= exclude_after || (failed.before_session && budget_.limit(options().max_restarts) == 0) ||
-                      (wrong_configuration && others_have_trained(id) && !generation().has_decided()));
+  const bool wrong_here = wrong_configuration && others_have_trained(id) && !generation().has_decided();
+  const bool excluded = dispensable && (history.failures >= exclude_after ||
+                                        (failed.before_session && budget_.limit(options().max_restarts) == 0) || wrong_here);
   const bool harms_itself = excluded || (dispensable && failed.before_session && !wrong_configuration);
   if (!harms_itself && !budget_.belongs_to_last_failure(failed.exit_code, failed.before_return, now))
     budget_.note_failure(failed.exit_code, now - generation().began(), now);
@@ -244,7 +244,7 @@ void Round::judge(const Member& member, const WorkerFailed& failed, Failure why,
     charge(EndCause::failure, std::move(why), failed.exit_code, now, failed.before_return);
   }
   excluded_.blame(id);
-  if (excluded) exclude(id, now);
+  if (excluded) exclude(id, now, wrong_here);
 }
 
 // The generation ends by a failure: what that costs.

@@ -152,7 +152,7 @@ class Round {
   void judge_done_before_session(Instant now);
   void charge(EndCause cause, Failure why, std::int32_t exit_code, Instant now, bool before_return = false);
   void excuse(const NodeId& lost);
-  void exclude(const NodeId& id, Instant now);
+  void exclude(const NodeId& id, Instant now, bool by_configuration = false);
   [[nodiscard]] std::optional<Instant> lift_at() const;
   void lift_exclusions(Instant now);
 

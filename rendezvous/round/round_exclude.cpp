@@ -49,8 +49,8 @@ void Round::judge_done_before_session(Instant now) {
   worker_failed(*node, failed, now);
 }
 
-void Round::exclude(const NodeId& id, Instant now) {
-  excluded_.exclude(id, generation().has_decided() ? Duration{0} : Duration{now - generation().began()}, nodes_, now);
+void Round::exclude(const NodeId& id, Instant now, bool by_configuration) {
+  excluded_.exclude(id, generation().has_decided() ? Duration{0} : Duration{now - generation().began()}, nodes_, now, by_configuration);
   say(Level::warning, fmt::format("node {} is {}", id.value(), excluded_.why_failing(id, now)));
 }
 

@@ -101,6 +101,38 @@ TEST_CASE("workers on different models of GPU do not train together, unless the 
   CHECK(any.hash() == host.hash());
 }
 
+TEST_CASE("a node with another model of GPU that comes to a job that trains is kept out, and both sides say why", "[devices]") {
+  const TemporaryDirectory folder;
+  const std::string port = std::to_string(free_port());
+  const auto node = [&](const std::string& rank, const std::string& multiprocessors) {
+    return Job{
+        {.arguments = {"--nnodes", "1:2", "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port,
+                       "--rdzv_conf", "last_call_timeout=1,is_host=" + std::string{rank == "0" ? "1" : "0"}, "--no_python",
+                       test_program_path("job_worker")},
+         .environment = {
+             {"FAKEGPU_NCCL_DIR", folder.path()}, {"FAKEGPU_MULTIPROCESSORS", multiprocessors}, {"STEPS", "400"}, {"SLOT_MS", "5"}}}};
+  };
+  Job trains = node("0", "132");
+  REQUIRE(trains.line("step 1 is decided"));
+  Job other = node("1", "114");
+  const int code = trains.wait(Wait{120000});
+  INFO(trains.output() << "\n" << other.output());
+  CHECK(code == 0);
+  CHECK(other.wait() == 0);  // the job is done
+  for (Job* const each : {&trains, &other}) {
+    CHECK(each->says("rank 1 has another model of GPU than rank 0"));
+    CHECK(each->says("rank 0: node: "));
+    CHECK(each->says("rank 1: node: "));
+    CHECK(each->says("rank 0: model: compute capability 9.0, 132 multiprocessors"));
+    CHECK(each->says("rank 1: model: compute capability 9.0, 114 multiprocessors"));
+    CHECK(each->says("give all workers one model of GPU"));
+    CHECK(each->says(
+        "(the last one by exit code 78, for a person to mend: its output says what), and the others go on without it; it tries again in 256 s"));
+  }
+  const std::string said = trains.output(), refused = "has another model of GPU than";
+  CHECK(said.find(refused) == said.rfind(refused));  // once: it has not come again
+}
+
 TEST_CASE("with --virtual_local_rank each worker sees one device, and computes on it", "[devices]") {
   const TemporaryDirectory folder;
   Job job{{.arguments = {"--nproc_per_node", "2", "--virtual_local_rank", "--no_python", test_program_path("job_worker")},

@@ -52,6 +52,16 @@ TEST_CASE("each exclusion of a node is twice as long as the one before", "[failu
     CHECK_THAT(records.why_excluded(a, now), Contains("at their start (the last one by exit code 3)"));
     CHECK_THAT(records.why_excluded(a, now), Contains("it tries again in 256 s"));
   }
+  SECTION("one for a wrong configuration has the longest from the beginning, and says for whom it is") {
+    for (int i = 0; i < 3; ++i) {
+      records.exclude(a, 0s, longest, now, true);
+      CHECK(records.excluded()[0].second == now + 256s);
+    }
+    CHECK_THAT(records.why_excluded(a, now), Contains("(the last one by exit code 3, for a person to mend: its output says what)"));
+    records.exclude(a, 0s, longest, now);
+    CHECK(records.excluded()[0].second == now + 8s);
+    CHECK_THAT(records.why_excluded(a, now), !Contains("a person"));
+  }
   SECTION("and at least as long as its last try held the others up") {
     records.exclude(a, 300s, longest, now);
     CHECK(records.excluded()[0].second == now + 300s);

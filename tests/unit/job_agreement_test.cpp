@@ -43,13 +43,15 @@ TEST_CASE("all ranks say alike whose declarations differ, and in which lines", "
              Catch::Contains("rank 2 has another model than rank 0") && Catch::Contains("rank 0: a: 3") && Catch::Contains("rank 2: a: 4"));
 }
 
-TEST_CASE("a newcomer that differs from those with state ends alone", "[agreement]") {
+TEST_CASE("a newcomer that differs from those with state ends alone, and one of those says why", "[agreement]") {
   std::vector<char> goes_on(4, 0);
+  std::vector<std::string> told(4);
   const auto said = said_by_rank(
       4,
       [&](JobWorld& world, std::uint32_t rank) {
         try {
-          same_job_everywhere(world, {{"plan", "seed: 1"}, {"model", rank == 0 ? "a: 4" : "a: 3"}}, rank == 1 || rank == 3);
+          same_job_everywhere(world, {{"plan", "seed: 1"}, {"model", rank == 0 ? "a: 4" : "a: 3"}}, rank == 1 || rank == 3,
+                              [&](const std::string& what) { told[rank] = what; });
         } catch (const Revoked&) {
           goes_on[rank] = 1;
         }
@@ -58,6 +60,7 @@ TEST_CASE("a newcomer that differs from those with state ends alone", "[agreemen
   CHECK(goes_on == std::vector<char>{0, 1, 1, 1});  // rank 2 is a newcomer, too, and has what the others have
   CHECK_THAT(said[0],
              Catch::Contains("rank 0 has another model than rank 1") && Catch::Contains("rank 1: a: 3") && Catch::Contains("rank 0: a: 4"));
+  CHECK(told == std::vector<std::string>{"", said[0], "", ""});
 }
 
 TEST_CASE("initial values are compared where ranks hold or wrote them", "[initial_values]") {

@@ -26,7 +26,8 @@ struct SaidByRank {
 
 }  // namespace
 
-void same_job_everywhere(JobWorld& world, const std::vector<Agreement>& mine, bool has_state) {
+void same_job_everywhere(JobWorld& world, const std::vector<Agreement>& mine, bool has_state,
+                         const std::function<void(const std::string&)>& tell) {
   ByteWriter w;
   for (const Agreement& a : mine) w.put_raw(sha256(as_bytes(a.text)));
   w.put(static_cast<std::uint8_t>(has_state));
@@ -44,7 +45,9 @@ void same_job_everywhere(JobWorld& world, const std::vector<Agreement>& mine, bo
   const auto r = static_cast<std::uint32_t>(other - said.begin());
   std::size_t i = 0;
   while (i + 1 < mine.size() && std::ranges::equal(other->digest(i), said[first].digest(i))) ++i;
-  const auto texts = expect(world, world.all_gather(as_bytes(mine[i].text)));
+  // With the nodes' names, which are no part of the agreement.
+  const std::string named = world.node().empty() ? mine[i].text : fmt::format("node: {}\n{}", world.node(), mine[i].text);
+  const auto texts = expect(world, world.all_gather(as_bytes(named)));
   const auto text = [&](std::uint32_t rank) {
     return std::string_view{reinterpret_cast<const char*>(texts[rank].data()), texts[rank].size()};
   };
@@ -52,6 +55,7 @@ void same_job_everywhere(JobWorld& world, const std::vector<Agreement>& mine, bo
                                        difference(fmt::format("rank {}", first), text(first), fmt::format("rank {}", r), text(r)));
   if (holder == said.end() || holders_differ || differs(said[world.rank()])) throw Error{Failure{Code::mismatch, Remedy::fix_config, what}};
   // A newcomer is wrong, and not who has trained. It ends by itself, and its node stays out.
+  if (tell && world.rank() == first) tell(what);
   world.end({.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = what, .generation = world.membership().generation});
   revoked(world);
 }

@@ -128,7 +128,9 @@ void GenerationChange::settle() {
   const Instant begun = job_.host.clock.now();
   expect(job_.world, job_.world.join());
   job_.times.connected(begun, job_.host.clock.now());
-  same_job_everywhere(job_.world, agreements(), job_.held.has_state());
+  same_job_everywhere(job_.world, agreements(), job_.held.has_state(), [&](const std::string& what) {
+    job_.host.log.warning(fmt::format("a newcomer is another job and ends, this job goes on without it: {}", what));
+  });
   expect(job_.world, job_.array_meeting.meet(job_.world));
   job_.recovery.gather(job_.world, status());
   job_.recovery.settle(job_.state.layout(), sums(), saved_by_others());

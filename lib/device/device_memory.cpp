@@ -286,13 +286,20 @@ class DeviceMemory final : public Memory {
     }
     return runtime::allocate(bytes);
   }
-  /// False: there is nothing, or the device did not come to the end of its work. The list is taken before the wait, so all that uses it is waited for.
+  /// False: there is nothing, or the device did not come to the end of its work. The list is taken before the wait, so all that uses it is waited for, in memories beside this one, too.
   bool reclaim() {
     std::unique_lock lock{freed_mutex_};
+    if (freed_.empty()) return false;
+    std::vector<OwnedEvent>
+        others;  // each stream of another is there while the lock is held, and may be gone while its event is waited for
+    for (const Stream other : others_) others.emplace_back(device_).record(other);
     std::vector<void*> freed = std::exchange(freed_, {});
     lock.unlock();
-    if (freed.empty()) return false;
-    const bool done = wait_until_done(options_.timeout);
+    const Deadline deadline = Deadline::after(clock_.now(), options_.timeout);
+    const bool done = wait_until_done(options_.timeout) && std::ranges::all_of(others, [&](const OwnedEvent& other) {
+                        const auto waited = wait_for(other.view(), {.what = "work beside it", .deadline = deadline}, clock_);
+                        return waited.ok() || waited.failure().code != Code::deadline_passed;
+                      });
     if (done)
       for (void* const memory : freed) runtime::free(memory);
     lock.lock();

@@ -175,6 +175,34 @@ TEST_CASE("memory is not given back while a memory beside it has work, for that 
   CHECK(fakegpu::take_reports().empty());
 }
 
+TEST_CASE("an allocation that finds no memory left waits for the work of memories beside it, by its deadline, and not in CUDA",
+          "[devices]") {
+  const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .packing = 3_KiB, .timeout = 100ms});
+  auto beside = memory->beside();
+  void* const first = memory->allocate(64);
+  (void)memory->hash({static_cast<std::byte*>(first), 64}, 0, 0);  // its own stream has nothing to do
+  std::atomic<bool> released = false;
+  {
+    const CurrentDevice current{second};
+    fakegpu::hold_stream(beside->stream().handle(), [&] { return released.load(); });
+  }
+  const std::size_t held = fakegpu::holdings().allocations;
+  memory->free(first);
+  fakegpu::set_faults("malloc:1");
+  const auto failed = failure_of_call([&] { (void)memory->allocate(64); });
+  REQUIRE(failed);
+  CHECK(failed->code == Code::exhausted);
+  CHECK(fakegpu::holdings().allocations == held);  // CUDA's own call would have waited for what is held
+  released = true;
+  fakegpu::set_faults("malloc:1");
+  void* const next = memory->allocate(64);  // once that is over, `first` is given back
+  fakegpu::set_faults("");
+  CHECK(fakegpu::holdings().allocations == held);
+  beside.reset();
+  memory->free(next);
+  CHECK(fakegpu::take_reports().empty());
+}
+
 TEST_CASE("a read beside the stream does not wait for what the stream was given", "[devices]") {
   const auto memory = make_device_memory(second, test_clock, {.staging = 4_KiB, .timeout = 500ms});
   const InMemory state{*memory, 20'000};

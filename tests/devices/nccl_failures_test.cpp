@@ -309,6 +309,18 @@ TEST_CASE("a group that its ranks cannot make draws no id, for which NCCL keeps 
   set_hook(nullptr, nullptr);
 }
 
+TEST_CASE("a group on a device that is not there leaves no error of CUDA for the program's next launch", "[nccl]") {
+  LocalWorld local{1};
+  Complaints complaints;
+  local.run([&](std::uint32_t, Session& session) {
+    const auto group = ProcessGroup::join(session, device_options(40));
+    complaints(!group.ok() && group.failure().what.find("cuda:40 cannot be used") != std::string::npos,
+               group.ok() ? "it was made" : message(group.failure()));
+    complaints(cudaGetLastError() == cudaSuccess, "an error is left");
+  });
+  CHECK(complaints.all() == "");
+}
+
 TEST_CASE("a group fails on all ranks where one of them gives NCCL an address for all groups", "[nccl]") {
   REQUIRE(::setenv("NCCL_COMM_ID", "127.0.0.1:5000", 1) == 0);
   const std::string complaints = whole_generation(2);

@@ -38,6 +38,7 @@ NcclFacts facts_of(const Result<NcclLibrary>& nccl, Device device) {
   std::array<char, 64> address{};
   if (const cudaError_t error = cudaDeviceGetPCIBusId(address.data(), address.size(), device.index); error != cudaSuccess) {
     facts.problem = fmt::format("cuda:{} cannot be used: {}", device.index, cudaGetErrorString(error));
+    (void)cudaGetLastError();  // or the program's next launch would report it
     return facts;
   }
   facts.device = address.data();

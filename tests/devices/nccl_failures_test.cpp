@@ -309,6 +309,23 @@ TEST_CASE("a group that its ranks cannot make draws no id, for which NCCL keeps 
   set_hook(nullptr, nullptr);
 }
 
+TEST_CASE("a communicator of a generation that is over already is not begun, for its making may wait inside NCCL", "[nccl]") {
+  const NcclLibrary nccl = NcclLibrary::load().value();
+  static std::atomic<int> begun{0};
+  begun = 0;
+  const auto set_hook = in_fake_nccl<void (*)(FakeNcclHook, void*)>("fakenccl_set_hook");
+  set_hook([](void*, std::uint64_t, const char* name) { begun += std::string_view{name}.starts_with("ncclCommInit") ? 1 : 0; }, nullptr);
+  const NcclGroup group{.place = {.me = {{5, {}}, Rank{0}, WorldSize{2}}, .device = cuda(1)},
+                        .ids = {NcclId{}},
+                        .connect = 60s,
+                        .on_generation_over = [](const std::function<void(const Failure&)>& call) { call(killed); }};
+  const auto made = NcclCommunicator::make(nccl, group);
+  set_hook(nullptr, nullptr);
+  REQUIRE(!made.ok());
+  CHECK(made.failure().code == Code::generation_over);
+  CHECK(begun == 0);
+}
+
 TEST_CASE("a group on a device that is not there leaves no error of CUDA for the program's next launch", "[nccl]") {
   LocalWorld local{1};
   Complaints complaints;

@@ -124,7 +124,7 @@ class NcclCommunicator::Owner : public std::enable_shared_from_this<Owner> {
   void run() {
     try {
       keep_current(group_.place.device);
-      make();
+      if (!mailbox_.said().over) make();  // or a communicator that blocks (NCCL_COMM_BLOCKING) would hold the owner for nothing
       Duration pause = look_first;
       for (;;) {
         const Next next = look();

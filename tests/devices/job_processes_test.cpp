@@ -1,5 +1,6 @@
 // Programs that are written for devices, as processes: which device each worker gets, and what is refused.
 
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -103,18 +104,20 @@ TEST_CASE("workers on different models of GPU do not train together, unless the 
 
 TEST_CASE("a node with another model of GPU that comes to a job that trains is kept out, and both sides say why", "[devices]") {
   const TemporaryDirectory folder;
+  const std::string until = folder.path() + "/over";
   const std::string port = std::to_string(free_port());
   const auto node = [&](const std::string& rank, const std::string& multiprocessors) {
-    return Job{
-        {.arguments = {"--nnodes", "1:2", "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port,
-                       "--rdzv_conf", "last_call_timeout=1,is_host=" + std::string{rank == "0" ? "1" : "0"}, "--no_python",
-                       test_program_path("job_worker")},
-         .environment = {
-             {"FAKEGPU_NCCL_DIR", folder.path()}, {"FAKEGPU_MULTIPROCESSORS", multiprocessors}, {"STEPS", "400"}, {"SLOT_MS", "5"}}}};
+    return Job{{.arguments = {"--nnodes", "1:2", "--node_rank", rank, "--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:" + port,
+                              "--rdzv_conf", "last_call_timeout=1,is_host=" + std::string{rank == "0" ? "1" : "0"}, "--no_python",
+                              test_program_path("job_worker")},
+                .environment = {{"FAKEGPU_NCCL_DIR", folder.path()}, {"FAKEGPU_MULTIPROCESSORS", multiprocessors}, {"UNTIL", until}}}};
   };
   Job trains = node("0", "132");
   REQUIRE(trains.line("step 1 is decided"));
   Job other = node("1", "114");
+  CHECK(other.line("it tries again in 256 s"));
+  CHECK(trains.line("it tries again in 256 s"));
+  std::ofstream{until};
   const int code = trains.wait(Wait{120000});
   INFO(trains.output() << "\n" << other.output());
   CHECK(code == 0);

@@ -4,31 +4,25 @@
 //   job_worker host                   it does not say so
 //   job_worker once NAME=VALUE FILE [RANK]   the first process that makes FILE begins anew with this in its environment: one worker's fault, once. RANK: that of this LOCAL_RANK
 //
-// With ANY_MODEL in its environment it says that its bits are those of each model of GPU. STEPS: how many steps (5), SLOT_MS: how long a slot takes at least.
+// With ANY_MODEL in its environment it says that its bits are those of each model of GPU. UNTIL=FILE: it trains until that file is there, in place of 5 steps.
 
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include <elrun/job.hpp>
 
 namespace {
 
-std::uint64_t number(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 void train(elrun::Job& job) {
+  const char* const until = std::getenv("UNTIL");
   const bool on_device = job.device().kind == elrun::DeviceKind::cuda;
-  job.configure({.global_batch = 8, .micro_batch = 2, .samples = 64, .steps = number("STEPS", 5)});
+  job.configure({.global_batch = 8, .micro_batch = 2, .samples = 64, .steps = until == nullptr ? 5u : 1'000'000u});
   auto unit = job.unit("all");
   const auto weights = unit.tensor<float>("weights", {5000});
   job.seal();
@@ -40,13 +34,13 @@ void train(elrun::Job& job) {
   std::printf(on_device ? "computes on cuda:%d\n" : "computes on the host\n", job.device().index);
   std::fflush(stdout);
   while (auto step = job.next_step()) {
+    if (until != nullptr && access(until, F_OK) == 0) job.stop();
     for (auto& slot : step->slots()) {
       const auto scope = unit.use_grad();
       if (!on_device) std::memcpy(weights.grad(), weights.data(), weights.size() * sizeof(float));
       else if (cudaMemcpyAsync(weights.grad_device_span().data, weights.device_span().data, weights.size() * sizeof(float),
                                cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(job.stream().handle())) != cudaSuccess)
         throw elrun::Error{{elrun::Code::internal, elrun::Remedy::exit_process, "a copy failed"}};
-      std::this_thread::sleep_for(std::chrono::milliseconds{number("SLOT_MS", 0)});
       slot.report(static_cast<float>(slot.samples()[0]), 1);
     }
     (void)step->apply(elrun::AdamW{}, {.lr = 0.01f, .clip_norm = 1.0f});

@@ -9,6 +9,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 
 CLONE_NEWNS, MS_REC, MS_PRIVATE, PR_SET_PDEATHSIG = 0x00020000, 0x4000, 0x40000, 1
 LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, FLUSH, INIT, ACCESS, INTERRUPT, BATCH_FORGET = 1, 2, 3, 14, 15, 18, 25, 26, 34, 36, 42
@@ -90,12 +91,12 @@ def main() -> None:
         called(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
         os.execv(program, sys.argv[4:])
 
-    def tell(*_: object) -> None:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == child:
-            print(f"the program has ended: {os.waitstatus_to_exitcode(status)}", flush=True)
+    def tell() -> None:
+        _, status = os.waitpid(child, 0)
+        print(f"the program has ended: {os.waitstatus_to_exitcode(status)}", flush=True)
 
-    signal.signal(signal.SIGCHLD, tell)
+    # Not a handler of SIGCHLD: where that interrupts a print, its own print fails and ends the file system.
+    threading.Thread(target=tell, daemon=True).start()
     serve(line, data, int(opens))
 
 

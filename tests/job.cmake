@@ -1,6 +1,6 @@
 elrun_test(job_core_test
   SOURCES unit/job_plan_test.cpp unit/job_layout_test.cpp unit/job_tree_test.cpp unit/job_commit_test.cpp
-          unit/job_declarations_test.cpp unit/job_memory_left_test.cpp unit/job_settle_test.cpp unit/job_steps_test.cpp unit/job_update_test.cpp
+          unit/job_declarations_test.cpp unit/job_settle_test.cpp unit/job_steps_test.cpp unit/job_update_test.cpp
   LINK elrun::job_core elrun::device LABELS unit)
 elrun_test(times_spent_test SOURCES unit/straggler_watch_test.cpp unit/times_spent_test.cpp LINK elrun::job_core LABELS unit)
 elrun_test(job_property_test

@@ -1,9 +1,7 @@
 #include "lib/job/save/async_saves.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,10 +9,10 @@
 #include "checkpoint/staging/save_keys.hpp"
 #include "checkpoint/staging/slot_save.hpp"
 #include "lib/base/failure.hpp"
+#include "lib/base/memory_left.hpp"
 #include "lib/base/words.hpp"
 #include "lib/job/declare/memory_table.hpp"
 #include "lib/job/revoked.hpp"
-#include "lib/job/save/memory_left.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -24,13 +22,8 @@ constexpr std::uint64_t slow_storage = 250'000'000;  // bytes per second, for a 
 constexpr Duration word_wait = 1s;                   // for the store to take a word about a part that will not come
 constexpr Duration others_wait = 70s;                // a little longer than ckptd gives a save whose generation is over
 
-std::optional<std::string> read_text(const std::string& path) {
-  std::ifstream file{path};
-  if (!file) return {};
-  std::ostringstream text;
-  text << file.rdbuf();  // istreambuf_iterator throws where a read fails
-  return text.str();
-}
+/// Of the memory that is left, what staging slots may take: the rest is for what the program and the system take later.
+constexpr std::uint64_t staging_share(std::uint64_t left) { return left - left / 10; }
 
 /// What a node has to hold, and what it has.
 struct NodeMemory {
@@ -71,7 +64,7 @@ void AsyncSaves::take_memory() {
   mine.put(std::uint8_t{staging_.has_writer()});
   mine.put_text(host_.session.place().node.value());
   mine.put(needs_memory ? layout_.data_bytes + record_room() : std::uint64_t{0});
-  mine.put(memory_left(read_text) + (needs_memory ? staging_.bytes() : 0));
+  mine.put(memory_left(text_of_system) + (needs_memory ? staging_.bytes() : 0));
   mine.put(layout_.data_bytes);
   bool have_writers = true;
   std::uint64_t all_bytes = 0;

@@ -1,5 +1,5 @@
 #pragma once
-/// \file Core: how much memory this process may still take, from what the system says of it.
+/// \file How much memory this process may still take, from what the system says of it.
 
 #include <cstdint>
 #include <functional>
@@ -11,11 +11,11 @@ namespace elrun::inline v0 {
 /// The text of a file of the system; nothing where it cannot be read.
 using ReadText = std::function<std::optional<std::string>(const std::string& path)>;
 
+/// As the system has it; for files of /proc and /sys, whose size is not known before.
+[[nodiscard]] std::optional<std::string> text_of_system(const std::string& path);
+
 /// The least of MemAvailable and what the control groups of this process leave (cgroup v2 and v1; cached files count as free). The largest number
 /// where the system says nothing.
 [[nodiscard]] std::uint64_t memory_left(const ReadText& read);
-
-/// Of that memory, what staging slots may take: the rest is for what the program and the system take later.
-[[nodiscard]] constexpr std::uint64_t staging_share(std::uint64_t left) { return left - left / 10; }
 
 }  // namespace elrun::inline v0

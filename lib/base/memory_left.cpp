@@ -1,8 +1,10 @@
-#include "lib/job/save/memory_left.hpp"
+#include "lib/base/memory_left.hpp"
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
 #include <limits>
+#include <sstream>
 #include <string_view>
 
 namespace elrun::inline v0 {
@@ -53,6 +55,14 @@ std::optional<std::string> group_of(std::string_view text, std::string_view cont
 }
 
 }  // namespace
+
+std::optional<std::string> text_of_system(const std::string& path) {
+  std::ifstream file{path};
+  if (!file) return {};
+  std::ostringstream text;
+  text << file.rdbuf();  // istreambuf_iterator throws where a read fails
+  return text.str();
+}
 
 std::uint64_t memory_left(const ReadText& read) {
   std::uint64_t least = unlimited;

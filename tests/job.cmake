@@ -9,7 +9,7 @@ elrun_test(job_property_test
   LINK elrun::job_core fmt::fmt LABELS property)
 # One part of a job at a time, without a whole one.
 elrun_test(job_parts_test
-  SOURCES unit/job_agreement_test.cpp unit/job_gather_test.cpp unit/job_host_state_test.cpp unit/job_long_wait_test.cpp unit/job_model_state_test.cpp unit/job_recovery_test.cpp
+  SOURCES unit/job_agreement_test.cpp unit/job_gather_test.cpp unit/job_host_state_test.cpp unit/job_long_wait_test.cpp unit/job_loss_reserve_test.cpp unit/job_model_state_test.cpp unit/job_recovery_test.cpp
           unit/job_reducer_test.cpp unit/job_restore_test.cpp unit/job_save_interval_test.cpp unit/job_saves_test.cpp unit/job_saves_together_test.cpp unit/job_async_saves_test.cpp unit/job_async_saves_together_test.cpp unit/job_newest_checkpoint_test.cpp unit/job_slot_test.cpp unit/job_staging_test.cpp unit/job_votes_test.cpp unit/storage_wait_report_test.cpp
   LINK elrun::job elrun::link elrun_checkpoint_test_support fmt::fmt LABELS unit)
 elrun_test(job_hybrid_test

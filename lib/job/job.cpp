@@ -163,6 +163,7 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
 }
 
 void Job::Impl::begin_step() {
+  setup.prepare_for_loss();
   parts.step.begin(parts.host.clock.now());
   parts.times.begin_step(parts.step.begun());
   parts.program_timeout.begin_slots();

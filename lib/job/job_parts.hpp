@@ -33,6 +33,7 @@
 #include "lib/job/open_step.hpp"
 #include "lib/job/recover/generation_recovery.hpp"
 #include "lib/job/recover/held_state.hpp"
+#include "lib/job/recover/loss_reserve.hpp"
 #include "lib/job/save/job_saves.hpp"
 #include "lib/job/save/memory_checkpoints.hpp"
 #include "lib/job/state/hash_beside.hpp"
@@ -137,6 +138,7 @@ struct JobParts {
   ModelState state;
   HashBeside parameters_hash;  // of this generation's comparison
   GradientReducer reducer;
+  LossReserve loss_reserve{shared_buffers, host.loss_reserve_min};
   VoteExchange votes;
   PhaseRounds rounds{world, state, reducer, shards.map, rounds_memory};
   UnitScopes scopes{declared, state, reducer, rounds};

@@ -1,12 +1,15 @@
 #include "lib/job/world_setup.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lib/base/failure.hpp"
+#include "lib/base/memory_left.hpp"
 #include "lib/job/declare/memory_report.hpp"
 #include "lib/job/declare/plan.hpp"
+#include "lib/job/recover/loss_needs.hpp"
 
 namespace elrun::inline v0 {
 
@@ -35,7 +38,10 @@ void WorldSetup::allocate(JobParts* before, Layout layout) {
   if (before != nullptr) {
     before->finish_readers();
     before->scopes.let_go_of_next();
+    before->loss_reserve.begin_world(before->state, job_.world.size());
+    before->reducer.hand_on(before->loss_reserve.gradients);
     before->reducer = {};  // before the new one
+    job_.loss_reserve.continue_from(before->loss_reserve);
     job_.state = std::move(before->state);
   } else {
     job_.state = ModelState{std::move(layout), job_.plan().placement, job_.plan().optimizer, job_.shared_buffers};
@@ -69,9 +75,11 @@ void WorldSetup::plan_world(ShardMap wanted, std::vector<bool> computes) {
   job_.shards.computes = std::move(computes);
   if (job_.plan().overlap) job_.rounds_memory.overlap();  // before what lies in it
   const auto exchanges = choose_exchanges();
-  GradientBuffers buffers = job_.reducer.take_buffers();
-  if (job_.plan().memory_per_rank > 0) buffers.received = {};  // what is larger than needed was not counted
-  job_.reducer = {};                                           // before the new one: memory for both is not there
+  job_.loss_reserve.begin_world(job_.state, job_.world.size());
+  GradientBuffers& buffers = job_.loss_reserve.gradients;
+  job_.reducer.hand_on(buffers);
+  if (job_.plan().memory_per_rank > 0) buffers.received.clear();  // what is larger than needed was not counted
+  job_.reducer = {};                                              // before the new one: memory for both is not there
   job_.reducer = GradientReducer{job_.state.layout(),
                                  job_.shards.map,
                                  rank,
@@ -81,7 +89,7 @@ void WorldSetup::plan_world(ShardMap wanted, std::vector<bool> computes) {
                                  job_.plan().leaves,
                                  job_.shared_buffers,
                                  job_.rounds_memory,
-                                 std::move(buffers),
+                                 &buffers,
                                  job_.shards.computes};
   job_.state.plan_world(job_.shards.map, rank, job_.reducer.space());
   job_.votes = VoteExchange{job_.reducer.slots_by_rank(), job_.plan().slots(), job_.reducer.norm_nodes(), rank};
@@ -89,6 +97,31 @@ void WorldSetup::plan_world(ShardMap wanted, std::vector<bool> computes) {
   const std::size_t in_use = job_.rounds.overlaps() ? 2 : 1;  // one, and the next one or the last one
   job_.state.make_room(in_use);
   job_.reducer.make_room(in_use);
+}
+
+void WorldSetup::prepare_for_loss() {
+  const Place& place = job_.host.session.place();
+  if (!place.elastic || !job_.shared_buffers.on_host() || job_.host.one_thread || job_.plan().memory_per_rank > 0) return;
+  if (job_.world.size() < 2 || !job_.loss_reserve.is_due(job_.world.size(), job_.host.clock.now())) return;
+  const std::vector<std::uint32_t> nodes = job_.recovery.nodes();
+  const LossNeeds needs = needs_after_a_loss(job_.plan(), job_.state.layout(), nodes, job_.world.rank());
+  std::uint64_t left = memory_left(text_of_system) / place.local_world;
+  if (job_.memory_checkpoints.every() > 0) {  // they take more from the second one on
+    const std::uint64_t all = memory_checkpoint_bytes(job_.state.layout(), job_.plan().optimizer, nodes);
+    left -= std::min(left, all - std::min(all, job_.memory_checkpoints.bytes()));
+  }
+  left /= 2;  // the other half is the program's, and that of what comes later
+  const LossReserve::InUse in_use{.buffers = job_.reducer.is_per_slot() ? 0 : job_.reducer.buffers(),
+                                  .room = job_.reducer.room_to_receive()};
+  const auto prepared = job_.loss_reserve.prepare(needs, job_.state, in_use, left);
+  if (!job_.world.leads() || prepared.bytes + prepared.refused == 0 || std::exchange(told_of_reserve_, true)) return;
+  if (prepared.refused > 0)
+    job_.host.log.info(fmt::format(
+        "no memory is reserved for a loss, which takes longer for it: {} per rank are needed, and {} may be taken (half of what is free, shared by {} workers)",
+        human_bytes(prepared.refused), human_bytes(left), place.local_world));
+  else
+    job_.host.log.info(
+        fmt::format("{} of this rank's memory are reserved, so that the loss of a worker costs less time", human_bytes(prepared.bytes)));
 }
 
 void WorldSetup::show_to_peers() {

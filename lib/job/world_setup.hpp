@@ -29,6 +29,8 @@ class WorldSetup {
   void let_all_compute();
   /// Where shards are cut so, in their slots ranks need nothing of each other, and each of them holds all parameters, in the host's memory.
   [[nodiscard]] bool ranks_compute_apart(const ShardMap& shards) const;
+  /// A step begins: after some of them in a world, memory for its next loss is made beside them (loss_reserve.hpp). The job's leader says once how much.
+  void prepare_for_loss();
   /// Each generation's group has to be shown anew what its members read of each other.
   void show_to_peers();
   [[nodiscard]] RankBytes held_bytes() const;
@@ -40,6 +42,7 @@ class WorldSetup {
   [[nodiscard]] GradientReducer::Exchanges choose_exchanges();
 
   JobParts& job_;
+  bool told_of_reserve_ = false;
 };
 
 }  // namespace elrun::inline v0

@@ -287,7 +287,8 @@ class ElasticWorld {
                         .device = arrays ? arrays->device() : Device{},
                         .arrays = arrays.get(),
                         .must_end = must_end_,
-                        .state_rate = state_rate_},
+                        .state_rate = state_rate_,
+                        .loss_reserve_min = 1},
                        [&](Job& job) { program_(job, result); });
     } catch (const MemberKilled&) {
       gone(person, true);

@@ -52,7 +52,7 @@ std::optional<std::string> mirroring_line(const Plan& plan, const Layout& layout
     return most(ranks);
   };
   return fmt::format(
-      "{}: no decided step is lost with {}. Memory per rank: {} instead of {}{}, and {} more where a loss cuts the shards anew, until the next step is decided. Sent per step by a rank: {} instead of {}; two ranks do the optimizer's work for each shard",
+      "{}: no decided step is lost with {}. Memory per rank: {} instead of {}{}, and {} more where a loss cuts the shards anew (an elastic job takes them in advance if memory is free). Sent per step by a rank: {} instead of {}; two ranks do the optimizer's work for each shard",
       name, apart ? "one worker or one node" : "one worker; all are on one node, which has both copies",
       human_bytes(holds(placement, shards)), human_bytes(holds(plain, cut)),
       world == 2 ? " (two workers hold everything each, as replicated state)" : "",

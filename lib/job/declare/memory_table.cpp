@@ -265,7 +265,7 @@ std::string memory_table(const Plan& plan, const std::vector<UnitSpec>& units, s
   if (const std::string warning = efficiency_warning(plan.slots(), world); !warning.empty()) out += "warning: " + warning + "\n";
   out +=
       "parameters to all: bytes of the rank that holds most; exchange: where sums of other ranks arrive; in use: of the largest unit\n"
-      "cut anew: bytes that a rank takes beside these where a loss changes the shards, until the next step is decided; sent: in a step, by the rank that sends most\n";
+      "cut anew: bytes that a rank takes beside these where a loss changes the shards; an elastic job takes them in advance if memory is free; sent: in a step, by the rank that sends most\n";
   out += fmt::format("{:<18}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "placement", "parameters", "gradients", "optimizer",
                      "exchange", "in use", "all", "cut anew", "sent");
   std::vector<Placement> placements{zero(0), zero(1), zero(2), zero(3)};

@@ -19,7 +19,7 @@ struct RankBytes {
   std::uint64_t gradients = 0;   ///< Buffers in which leaves are made and folded, or partial sums of the shard.
   std::uint64_t optimizer = 0;
   std::uint64_t exchange =
-      0;  ///< Where other ranks' sums arrive, once per step. After a change of the world a rank may have a quarter more, where `memory_per_rank` is 0.
+      0;  ///< Where other ranks' sums arrive, once per step. Where `memory_per_rank` is 0 a rank may have a quarter more after a change of the world; or what a loss needs, reserved.
   std::uint64_t in_use = 0;  ///< While the largest unit is in use, where it is not held: its weights, its leaf, what arrives;
       ///< with overlap also the weights and the leaf of a second one. On a device: the buffers for them. Weights in bf16 are buffers
       ///< everywhere, with what others are given of them.

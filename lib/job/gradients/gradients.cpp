@@ -1,6 +1,8 @@
 #include "lib/job/gradients/gradients.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -10,20 +12,21 @@
 namespace elrun::inline v0 {
 namespace {
 
-/// `before` where it has room for `count` and little more: what is read of it has arrived, so its contents do not matter. Else new memory, once the old one is given back.
-Arena<float> taken(Arena<float> before, std::uint64_t count, Memory& memory) {
-  if (before.size() >= count && before.size() - count <= count / 4) return before;
-  before = {};
-  return Arena<float>{count, memory};
+/// What is read of it has arrived, so its contents do not matter. New memory is taken once all is given back that is too small.
+Arena<float> room_for(std::uint64_t count, GradientBuffers& before, Memory& memory) {
+  const std::uint64_t most = before.keeps ? std::numeric_limits<std::uint64_t>::max() : count + count / 4;
+  std::optional<Arena<float>> fits;
+  if (count > 0) fits = take_fitting(before.received, count, most);
+  if (!before.keeps || (count > 0 && !fits)) before.received.clear();
+  return fits ? std::move(*fits) : Arena<float>{count, memory};
 }
 
 }  // namespace
 
 Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards,
-                     std::uint32_t rank, Reduce reduce, DType leaves, SharedBuffers* shared_buffers, GradientBuffers before)
+                     std::uint32_t rank, Reduce reduce, DType leaves, SharedBuffers* shared_buffers, GradientBuffers* before)
     : memory_{shared_buffers != nullptr ? &shared_buffers->private_memory() : &host_memory()},
       space_{layout.gradients},
-      partials_{std::move(before.whole)},
       rounds_{leaves == DType::bf16},
       delivers_{shards.cuts != shards.folds} {
   const auto world = static_cast<std::uint32_t>(slots_by_rank.size());
@@ -43,11 +46,15 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
       if (r == rank) own_leaves += travels_packed(node);
       else ++(travels_packed(node) ? received_leaves : received_nodes);
     }
-  received_ = taken(std::move(before.received), received_nodes * shard_elements, *memory_);
+  GradientBuffers none;
+  if (before == nullptr) before = &none;
+  received_ = room_for(received_nodes * shard_elements, *before, *memory_);
   own_leaves_ = Arena<float>{own_leaves * shard_elements, *memory_};
   received_leaves_ = Arena<bf16>{received_leaves * shard_elements, *memory_};
   // Last, when what was too much of the old memory is given back.
-  if (partials_.size() > buffers_) partials_.resize(buffers_);
+  const auto taken = before->whole.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(before->whole.size(), buffers_));
+  partials_.assign(std::make_move_iterator(before->whole.begin()), std::make_move_iterator(taken));
+  before->whole.erase(before->whole.begin(), before->keeps ? taken : before->whole.end());
   while (partials_.size() < buffers_)
     partials_.emplace_back(
         space_, shared_buffers != nullptr ? shared_buffers->make(space_ * sizeof(float), SharedBuffers::InChildren::absent) : std::nullopt,
@@ -86,6 +93,12 @@ Gradients::Gradients(const Layout& layout, const std::vector<std::vector<std::ui
   write_tables(tree.count, held);
   const PiecesIn first_buffer{partials_.front().span(), Space::gradients};
   if (delivers_) sums_ = deliver_sums(layout, shards, rank, first_buffer, first_buffer);
+}
+
+void Gradients::hand_on(GradientBuffers& to) {
+  to.whole.insert(to.whole.begin(), std::make_move_iterator(partials_.begin()), std::make_move_iterator(partials_.end()));
+  if (received_.capacity() > 0) to.received.push_back(std::move(received_));
+  partials_.clear(), received_ = {};
 }
 
 std::vector<SharedBuffer> Gradients::shared() const {

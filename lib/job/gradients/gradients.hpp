@@ -24,9 +24,11 @@ namespace elrun::inline v0 {
 
 /// Memory of Gradients. Who makes them for the next world gives them that of the last one, for memory that is taken anew costs more than what is done in it.
 struct GradientBuffers {
-  std::vector<Arena<float>> whole;  ///< Each for a whole gradient. They are the same in every world, and only their number changes.
-  Arena<float>
-      received;  ///< Where other ranks' nodes arrive. The next world takes it if it is large enough, and at most a quarter larger than needed.
+  std::vector<Arena<float>> whole;     ///< Each for a whole gradient. They are the same in every world, and only their number changes.
+  std::vector<Arena<float>> received;  ///< In one of them other ranks' nodes arrive: the smallest that is large enough.
+  /// What is not needed now stays here for a later world, and memory that is much larger than needed is taken. Otherwise what is not needed is given back, and memory for what arrives is a
+  /// quarter larger than needed at most.
+  bool keeps = false;
 };
 
 /// More fields than 15: all but the arrays are the plan of one exchange in one world, made in the constructor and never changed.
@@ -34,11 +36,12 @@ class Gradients {
  public:
   Gradients() = default;
   /// `slots_by_rank`: see assign_slots. `shared_buffers`: where what goes to others is made, if peers may read it there; all
-  /// else lies in its private memory. Without it, in the host's. `before`: of Gradients for the same layout and memory.
+  /// else lies in its private memory. Without it, in the host's. `before`: memory of the same layout, from which this takes what it needs.
   Gradients(const Layout& layout, const std::vector<std::vector<std::uint32_t>>& slots_by_rank, const ShardMap& shards, std::uint32_t rank,
-            Reduce reduce = Reduce::exact, DType leaves = DType::f32, SharedBuffers* shared_buffers = nullptr, GradientBuffers before = {});
-  /// Nothing is done with this one any more.
-  [[nodiscard]] GradientBuffers take_buffers() { return {std::move(partials_), std::move(received_)}; }
+            Reduce reduce = Reduce::exact, DType leaves = DType::f32, SharedBuffers* shared_buffers = nullptr,
+            GradientBuffers* before = nullptr);
+  /// Its memory goes there. Nothing is done with this one any more.
+  void hand_on(GradientBuffers& to);
 
   /// What peers may be shown.
   [[nodiscard]] std::vector<SharedBuffer> shared() const;
@@ -55,6 +58,7 @@ class Gradients {
   [[nodiscard]] const float* reduced() const { return buffer(0); }
 
   [[nodiscard]] std::uint32_t buffers() const { return buffers_; }
+  [[nodiscard]] std::uint64_t room_to_receive() const { return received_.capacity(); }  ///< Elements.
   [[nodiscard]] std::uint64_t exchange_bytes() const { return received_.bytes() + received_leaves_.bytes() + own_leaves_.bytes(); }
 
  private:

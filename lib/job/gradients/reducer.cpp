@@ -9,15 +9,16 @@
 namespace elrun::inline v0 {
 
 GradientReducer::GradientReducer(const Layout& layout, const ShardMap& shards, std::uint32_t rank, std::uint32_t slots, Exchanges exchanges,
-                                 Reduce reduce, DType leaves, SharedBuffers& shared_buffers, RoundsMemory& rounds, GradientBuffers before,
+                                 Reduce reduce, DType leaves, SharedBuffers& shared_buffers, RoundsMemory& rounds, GradientBuffers* before,
                                  const std::vector<bool>& computes)
     : memory_{&shared_buffers.private_memory()}, exchanges_{exchanges}, rank_{rank}, space_{layout.gradients} {
   slots_ = is_per_slot()      ? deal_slots(slots, shards.world())
            : computes.empty() ? assign_slots(slots, shards.world())
                               : assign_slots(slots, computes);
   for (const UnitLayout& unit : layout.units) units_.push_back({unit.gradient_begin, unit.gradient_begin + unit.trainable});
-  if (is_per_slot()) before = {}, stream_ = LeafStream{layout, slots, shards, rank, leaves, shared_buffers, rounds};
-  else gradients_ = Gradients{layout, slots_, shards, rank, reduce, leaves, &shared_buffers, std::move(before)};
+  if (is_per_slot() && before != nullptr) *before = {};
+  if (is_per_slot()) stream_ = LeafStream{layout, slots, shards, rank, leaves, shared_buffers, rounds};
+  else gradients_ = Gradients{layout, slots_, shards, rank, reduce, leaves, &shared_buffers, before};
   norm_ = NormTree{layout, shards, rank, space(), *memory_};
 }
 

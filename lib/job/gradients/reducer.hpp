@@ -30,13 +30,13 @@ class GradientReducer {
 
   GradientReducer() = default;
   /// `slots`: of a step. `shared_buffers`: makes what peers read, and outlives the constructor; its private memory outlives the
-  /// reducer. `rounds`: of that memory; outlives the reducer. `before`: of a reducer for the same layout and memory.
+  /// reducer. `rounds`: of that memory; outlives the reducer. `before`: memory for the same layout, from which this takes what it needs.
   /// `computes`: by rank, whether it runs slots; empty: all do. Per slot all do.
   GradientReducer(const Layout& layout, const ShardMap& shards, std::uint32_t rank, std::uint32_t slots, Exchanges exchanges, Reduce reduce,
-                  DType leaves, SharedBuffers& shared_buffers, RoundsMemory& rounds, GradientBuffers before = {},
+                  DType leaves, SharedBuffers& shared_buffers, RoundsMemory& rounds, GradientBuffers* before = nullptr,
                   const std::vector<bool>& computes = {});
-  /// Nothing is done with this one any more.
-  [[nodiscard]] GradientBuffers take_buffers() { return gradients_.take_buffers(); }
+  /// Its memory goes there. Nothing is done with this one any more.
+  void hand_on(GradientBuffers& to) { gradients_.hand_on(to); }
 
   [[nodiscard]] bool is_per_slot() const { return exchanges_ == Exchanges::per_slot; }
   [[nodiscard]] const std::vector<std::vector<std::uint32_t>>& slots_by_rank() const { return slots_; }
@@ -87,6 +87,8 @@ class GradientReducer {
   [[nodiscard]] std::uint64_t bytes() const;           ///< Of buffers or partial sums: always there.
   [[nodiscard]] std::uint64_t exchange_bytes() const;  ///< Where other ranks' sums arrive, once per step.
   [[nodiscard]] std::uint64_t in_use_bytes_max() const;
+  /// Elements of other ranks' sums for which there is memory, once per step.
+  [[nodiscard]] std::uint64_t room_to_receive() const { return gradients_.room_to_receive(); }
   /// Buffers for whole gradients, or partial sums of the shard.
   [[nodiscard]] std::uint32_t buffers() const { return is_per_slot() ? stream_.partials() : gradients_.buffers(); }
 

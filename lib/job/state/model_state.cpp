@@ -1,6 +1,8 @@
 #include "lib/job/state/model_state.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "kernels/convert.hpp"
@@ -41,8 +43,28 @@ void ModelState::allocate(Cut cut) {
   cut_ = cut;
   parameters_->begin_shard(cut);
   const std::uint64_t count = elements(pieces(layout_, cut));
-  moments_.clear();
-  for (std::size_t m = 0; m < moments_of(optimizer_).size(); ++m) moments_.emplace_back(count, *memory_);
+  give_back(std::exchange(moments_, {}));
+  for (std::size_t m = 0; m < moments_of(optimizer_).size(); ++m) moments_.push_back(new_moment(count));
+}
+
+Arena<float> ModelState::new_moment(std::uint64_t count) {
+  auto fits = take_fitting(reserved_, count, std::numeric_limits<std::uint64_t>::max());
+  if (!fits) {
+    reserved_.clear();  // before more is taken
+    return Arena<float>{count, *memory_};
+  }
+  memory_->fill_with_zeros(std::as_writable_bytes(fits->span()));
+  return std::move(*fits);
+}
+
+void ModelState::give_back(std::vector<Arena<float>>&& moments) {
+  if (reserves_) std::ranges::move(moments, std::back_inserter(reserved_));
+  moments.clear();
+}
+
+void ModelState::reserve_moments(bool reserve) {
+  reserves_ = reserve;
+  if (!reserve) reserved_.clear();
 }
 
 void ModelState::allocate_anew(Cut cut) {
@@ -56,9 +78,10 @@ void ModelState::begin_recut(Cut to) {
 }
 
 void ModelState::finish_recut() {
-  const auto old = std::exchange(old_, std::nullopt);
+  auto old = std::exchange(old_, std::nullopt);
   if (!old) return;
   recut_in_ = old->awaits;
+  give_back(std::move(old->moments));
   parameters_->keep_only(cut_);
 }
 
@@ -70,7 +93,8 @@ HeldCut ModelState::held_cut() const { return old_ ? HeldCut{old_->cut, recut_in
 
 void ModelState::undo_recut() {
   if (!old_) return;
-  moments_ = std::move(old_->moments), cut_ = old_->cut;
+  give_back(std::exchange(moments_, std::move(old_->moments)));
+  cut_ = old_->cut;
   old_.reset();
   parameters_->keep_only(cut_);
 }

@@ -81,6 +81,10 @@ class ModelState {
   /// All of the new shard has arrived, and whether all others have theirs is not known yet: both are kept. `in`: the generation of the recut. Any thread, while no other knows of the state
   /// but by parameters.
   void await_recut(const Generation& in);
+  /// Memory for moments of a shard that this rank may have later: `allocate` takes it first. Where none is large enough, all of it is given back, and new memory is taken.
+  [[nodiscard]] std::vector<Arena<float>>& reserved_moments() { return reserved_; }
+  /// From now on, memory of old moments is reserved as well; or nothing is, and what was is given back.
+  void reserve_moments(bool reserve);
   /// As members tell each other; see HeldCut.
   [[nodiscard]] HeldCut held_cut() const;
 
@@ -171,6 +175,8 @@ class ModelState {
   /// What `giver`, which is one of `givers`, gives of what is frozen.
   [[nodiscard]] std::vector<std::span<float>> part_of_frozen(std::span<const std::uint32_t> givers, std::uint32_t giver) const;
   [[nodiscard]] std::vector<Fragment> fragments(const std::vector<Piece>& shard, bool with_frozen_moments);
+  [[nodiscard]] Arena<float> new_moment(std::uint64_t count);
+  void give_back(std::vector<Arena<float>>&& moments);
 
   Memory* memory_ = &host_memory();
   Layout layout_;
@@ -180,6 +186,8 @@ class ModelState {
   RoundedUnits rounded_;
   std::vector<std::uint64_t> values_given_;  // by unit: hashes of what write_rounded got
   std::vector<Arena<float>> moments_;        // as moments_of(optimizer_)
+  std::vector<Arena<float>> reserved_;       // memory for later moments
+  bool reserves_ = false;
   Cut cut_{};
   struct Old {
     Cut cut;

@@ -7,6 +7,12 @@
 #include <fmt/format.h>
 
 namespace elrun::inline v0 {
+namespace {
+
+/// Where the system refuses it (it never has), the rule for a child is as for weights: it must not write there.
+void hide_from_children(const SharedBuffer& made) { (void)::madvise(made.bytes().data(), made.bytes().size(), MADV_DONTFORK); }
+
+}  // namespace
 
 std::optional<SharedBuffer> SharedBuffers::make(std::uint64_t bytes, InChildren in_children) {
   if (!make_ || bytes == 0 || !on_host()) return std::nullopt;
@@ -15,9 +21,18 @@ std::optional<SharedBuffer> SharedBuffers::make(std::uint64_t bytes, InChildren 
     tell_once(made.failure());
     return std::nullopt;
   }
-  // Where the system refuses it (it never has), the rule for a child is as for weights: it must not write there.
-  if (in_children == InChildren::absent) (void)::madvise(made->bytes().data(), made->bytes().size(), MADV_DONTFORK);
+  if (in_children == InChildren::absent) hide_from_children(*made);
   return std::move(made).value();
+}
+
+std::function<std::optional<SharedBuffer>(std::uint64_t bytes)> SharedBuffers::maker() const {
+  if (!make_ || !on_host()) return {};
+  return [make = make_](std::uint64_t bytes) -> std::optional<SharedBuffer> {
+    auto made = make(Bytes{bytes});
+    if (!made.ok()) return std::nullopt;
+    hide_from_children(*made);
+    return std::move(made).value();
+  };
 }
 
 void SharedBuffers::show(JobWorld& world, const std::optional<SharedBuffer>& memory) {

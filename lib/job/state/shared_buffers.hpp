@@ -28,6 +28,8 @@ class SharedBuffers {
   enum class InChildren : bool { absent, present };
   /// Filled with zeros. Nothing: take private memory. The first failure is logged.
   [[nodiscard]] std::optional<SharedBuffer> make(std::uint64_t bytes, InChildren in_children);
+  /// Makes memory that is absent in children, for a thread that may outlive this object: it says nothing of a failure. Empty: private memory is taken here.
+  [[nodiscard]] std::function<std::optional<SharedBuffer>(std::uint64_t bytes)> maker() const;
   /// Shows it to the peers of this generation. Each generation has a new group, which has to be shown everything anew.
   void show(JobWorld& world, const std::optional<SharedBuffer>& memory);
 

@@ -1,0 +1,148 @@
+// The thread shares with the job's one nothing but a Making, and its arrays lie in host_memory(), which outlives all: so who does not need what it makes leaves it to itself.
+#include "lib/job/recover/loss_reserve.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <iterator>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include "lib/base/quiet_thread.hpp"
+
+namespace elrun::inline v0 {
+namespace {
+
+constexpr std::uint32_t steps_before = 3;
+constexpr auto smaller_world_lasts_after = std::chrono::minutes{1};
+
+/// What is much larger than needed is given back: it is from a much smaller world.
+bool fits(const Arena<float>& arena, std::uint64_t count) { return arena.capacity() >= count && arena.capacity() / 2 <= count; }
+
+/// `most` of the smallest that fit. The others go to `unneeded`.
+void keep_smallest(std::vector<Arena<float>>& arenas, std::uint64_t count, std::size_t most, std::vector<Arena<float>>& unneeded) {
+  std::ranges::sort(arenas, {}, &Arena<float>::capacity);
+  std::vector<Arena<float>> kept;
+  for (Arena<float>& arena : arenas) (kept.size() < most && fits(arena, count) ? kept : unneeded).push_back(std::move(arena));
+  arenas = std::move(kept);
+}
+
+std::uint64_t bytes_of(const std::vector<Arena<float>>& arenas) {
+  std::uint64_t bytes = 0;
+  for (const Arena<float>& arena : arenas) bytes += arena.capacity() * sizeof(float);
+  return bytes;
+}
+
+void move_all(std::vector<Arena<float>>& from, std::vector<Arena<float>>& to) {
+  std::ranges::move(from, std::back_inserter(to));
+  from.clear();
+}
+
+}  // namespace
+
+/// The thread's, until that is joined.
+struct LossReserve::Making {
+  struct Array {
+    std::vector<Arena<float>>* to;
+    std::uint64_t count;
+    bool shared;
+  };
+  std::vector<Array> arrays;
+  std::vector<Arena<float>> unneeded;
+  std::function<std::optional<SharedBuffer>(std::uint64_t bytes)> make_shared;
+  std::vector<Arena<float>> whole, received, moments;  // what has been made
+  std::atomic<bool> done{false}, given_up{false};
+
+  void run() {
+    unneeded.clear();  // here, for it takes as long as some steps
+    try {
+      for (const Array& array : arrays) {
+        if (given_up) return;
+        if (!array.shared || !make_shared) array.to->emplace_back(array.count, host_memory());
+        else if (auto shared = make_shared(array.count * sizeof(float)))
+          array.to->emplace_back(array.count, std::move(shared), host_memory());
+      }
+    } catch (const std::bad_alloc&) {  // the loss makes what it needs
+    }
+    done = true;
+  }
+};
+
+void LossReserve::begin_world(ModelState& state, std::uint32_t world) {
+  const bool grew = world > made_for_;
+  if (grew && making_ != nullptr && !making_->done) give_up();
+  await();
+  if (const auto made = std::exchange(making_, nullptr)) {
+    move_all(made->whole, gradients.whole);
+    move_all(made->received, gradients.received);
+    move_all(made->moments, state.reserved_moments());
+  }
+  if (grew) gradients.received.clear(), state.reserved_moments().clear();
+  looked_ = false, steps_ = 0, begun_.reset();
+}
+
+void LossReserve::continue_from(LossReserve& before) {
+  gradients = std::exchange(before.gradients, {});
+  made_for_ = before.made_for_;
+}
+
+bool LossReserve::is_due(std::uint32_t world, Instant now) {
+  if (looked_ || ++steps_ < steps_before) return false;
+  if (!begun_) begun_ = now;
+  if (world < made_for_ && now - *begun_ < smaller_world_lasts_after) return false;
+  looked_ = true, made_for_ = world;
+  return true;
+}
+
+LossReserve::Prepared LossReserve::prepare(const LossNeeds& needs, ModelState& state, InUse in_use, std::uint64_t left) {
+  auto making = std::make_shared<Making>();
+  std::vector<Arena<float>>& moments = state.reserved_moments();
+  const std::uint64_t gradient = state.layout().gradients;
+  const std::size_t buffers = needs.whole_gradients - std::min(needs.whole_gradients, in_use.buffers),
+                    rooms = needs.received > in_use.room ? 1 : 0, kinds = needs.moments > 0 ? state.moments() : 0;
+  keep_smallest(gradients.whole, gradient, buffers, making->unneeded);
+  keep_smallest(gradients.received, needs.received, rooms, making->unneeded);
+  keep_smallest(moments, needs.moments, kinds, making->unneeded);
+  making->arrays.insert(making->arrays.end(), rooms - gradients.received.size(), {&making->received, needs.received, false});
+  making->arrays.insert(making->arrays.end(), kinds - moments.size(), {&making->moments, needs.moments, false});
+  making->arrays.insert(making->arrays.end(), buffers - gradients.whole.size(), {&making->whole, gradient, true});
+  std::uint64_t more = 0;
+  for (const Making::Array& array : making->arrays) more += array.count * sizeof(float);
+  Prepared out{.bytes = more + bytes_of(gradients.whole) + bytes_of(gradients.received) + bytes_of(moments), .refused = 0};
+  const bool keeps = out.bytes >= bytes_min_ && more <= left;
+  if (!keeps) {
+    out = {.bytes = 0, .refused = out.bytes >= bytes_min_ ? out.bytes : 0};
+    for (std::vector<Arena<float>>* const arenas : {&gradients.whole, &gradients.received, &moments}) move_all(*arenas, making->unneeded);
+    making->arrays.clear();
+  }
+  gradients.keeps = keeps;
+  state.reserve_moments(keeps);
+  if (!making->arrays.empty() || bytes_of(making->unneeded) >= bytes_min_) begin_to_make(std::move(making));
+  return out;
+}
+
+void LossReserve::begin_to_make(std::shared_ptr<Making> making) {
+  making->make_shared = shared_buffers_.maker();
+  try {
+    owner_ = ::getpid();
+    thread_ = quiet_thread([making] { making->run(); });
+    making_ = std::move(making);
+  } catch (const std::system_error&) {  // no thread: the loss makes what it needs
+  }
+}
+
+void LossReserve::give_up() {
+  if (making_ == nullptr) return;
+  making_->given_up = true;
+  if (thread_.joinable() && ::getpid() == owner_) thread_.detach();
+  join_or_leak(thread_, owner_);
+  making_.reset();
+}
+
+void LossReserve::await() { join_or_leak(thread_, owner_); }
+
+}  // namespace elrun::inline v0

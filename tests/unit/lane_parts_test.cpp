@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <new>
+#include <string>
 #include <thread>
 
 #include "lib/base/pass_descriptors.hpp"
@@ -19,6 +21,7 @@
 #include "lib/comm/shm/peer_lane.hpp"
 #include "lib/comm/shm/peer_region.hpp"
 #include "lib/comm/shm/slot_pool.hpp"
+#include "lib/comm/shm/unmap_delay.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/property.hpp"
 
@@ -247,6 +250,53 @@ TEST_CASE("a buffer that came and was lost for want of a descriptor is not its o
   const auto missed = buffers.find(1);
   CHECK(missed.failure().code == Code::exhausted);
   CHECK(missed.failure().peer == std::nullopt);
+}
+
+TEST_CASE("what peers showed is kept for a while after their group, if twice as much memory is left", "[shared_memory]") {
+  CHECK(delay_before_unmapping(1_GiB, 2ull << 30) == unmap_delay);
+  CHECK(delay_before_unmapping(1_GiB, (2ull << 30) - 1) == 0ms);
+  CHECK(delay_before_unmapping(1_GiB, 0) == 0ms);
+  CHECK(delay_before_unmapping(Bytes{~std::uint64_t{0}}, 1ull << 40) == 0ms);  // what peers say has no bound
+  CHECK(delay_before_unmapping(1_GiB, ~std::uint64_t{0}) == unmap_delay);      // where the system does not say what is left
+}
+
+TEST_CASE("of a lane that is closed the peer's buffers stay, and no child has them", "[shared_memory]") {
+  std::array<int, 2> shows{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, shows.data()) == 0);
+  const Fd theirs{shows[0]};
+  TestPeer peer;
+  PeerLane lane;
+  lane.place(Rank{1}, nullptr);
+  REQUIRE(lane.open_post().ok());
+  const Fd my_end = copy_of(lane.its_post());
+  REQUIRE(
+      lane.attach(me, 0, local, copy_of(peer.region.file()), Bytes{peer.region.size()}, copy_of(peer.doorbell.file()), Fd{shows[1]}).ok());
+  SharedMemory buffer = SharedMemory::make_returnable(1_MiB).value();
+  const std::array<std::uint64_t, 2> words{1, buffer.size()};
+  REQUIRE(send_with(theirs.get(), std::as_bytes(std::span{words}), std::array{buffer.for_reading().value().get()}).ok());
+  lane.take_shown();
+  CHECK(lane.mapped() == 1_MiB);
+  const auto flags = [] {  // of each view of such a buffer, as /proc tells them: "dc" is for no child
+    std::ifstream maps{"/proc/self/smaps"};
+    std::vector<std::string> found;
+    bool is_view = false;
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find("memfd:elrun") != std::string::npos) is_view = line.find(" r--s ") != std::string::npos;
+      else if (is_view && line.starts_with("VmFlags:")) found.push_back(line + ' '), is_view = false;
+    }
+    return found;
+  };
+  CHECK(flags().size() == 2);  // the region, and the buffer
+  lane.close();
+  const auto left = flags();
+  REQUIRE(left.size() == 1);
+  CHECK_THAT(left.front(), Contains(" dc "));
+  CHECK(lane.mapped() == 1_MiB);
+  for (const int end : {theirs.get(), my_end.get()}) {
+    pollfd hung_up{end, POLLIN, 0};
+    CHECK(::poll(&hung_up, 1, 0) == 1);
+    CHECK((hung_up.revents & POLLHUP) != 0);
+  }
 }
 
 TEST_CASE("lists are copied over each other piece by piece", "[shared_memory]") {

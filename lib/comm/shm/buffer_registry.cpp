@@ -65,6 +65,17 @@ void PeerBuffers::take_all() {
   while (is_one_free() && take()) continue;
 }
 
+Bytes PeerBuffers::mapped() const {
+  std::uint64_t bytes = 0;
+  for (const View& each : views_) bytes += each.memory.size();
+  return Bytes{bytes};
+}
+
+void PeerBuffers::close() noexcept {
+  post_ = Fd{};
+  for (const View& each : views_) each.memory.leave_out_of_children();
+}
+
 bool PeerBuffers::take() {
   Shown words;
   std::array<Fd, 1> file;

@@ -61,6 +61,10 @@ class PeerBuffers {
   /// Maps those that have come, whose descriptors would count against the limit of this user as long as they are under way. One that cannot be
   /// had is missed when it is looked for.
   void take_all();
+  /// Bytes of all that are mapped.
+  [[nodiscard]] Bytes mapped() const;
+  /// No more can come, and what is mapped is in no child that is forked from now on.
+  void close() noexcept;
 
  private:
   /// The next one that came; false: none, or this process can take no more.

@@ -1,14 +1,19 @@
 #include "lib/comm/shm/lane_set.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <exception>
 #include <new>
-#include <system_error>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include "lib/base/assert.hpp"
+#include "lib/base/memory_left.hpp"
 #include "lib/base/quiet_thread.hpp"
 #include "lib/comm/copy.hpp"
+#include "lib/comm/shm/unmap_delay.hpp"
 
 namespace elrun::inline v0 {
 namespace {
@@ -17,6 +22,22 @@ constexpr Bytes slot_most = 64_KiB;  // so that a region stays in the second cac
 constexpr Bytes slot_least = 16_KiB;
 constexpr Bytes large = 64_MiB;      // of shared buffers
 constexpr Bytes slots_max = 32_MiB;  // of one region, as long as slots can become smaller
+
+/// Bytes that this process may still take. None where its addresses are limited (`ulimit -v`): the next generation needs some, too.
+std::uint64_t memory_for_next() {
+  if (rlimit addresses{}; ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY) return 0;
+  return memory_left(text_of_system);
+}
+
+/// Descriptors, which are few, are closed at once, and memory is unmapped when this returns. Nobody joins this thread: where the process ends before
+/// that, it ends with it. So it uses nothing but what it owns.
+void keep_for_a_while(std::vector<PeerLane>& peers, Bytes shown) {
+  for (PeerLane& peer : peers) peer.close();
+  try {
+    std::this_thread::sleep_for(delay_before_unmapping(shown, memory_for_next()));
+  } catch (const std::exception&) {  // not even the question could be asked: there is little memory
+  }
+}
 
 }  // namespace
 
@@ -59,12 +80,15 @@ LaneSet::LaneSet(const Membership& me, std::vector<Rank> local, SharedMemory reg
 }
 
 /// The last process that unmaps a dead peer's memory frees its pages, which takes 0.1 to 0.2 s for each GB. A survivor is that process, and its next generation
-/// waits for it. So a thread frees them. How much peers have shown is not known before their buffers are mapped; it is about as much as this rank has shown.
+/// would wait for it. So a thread frees them, a little later. How much peers have shown is not known before their buffers are mapped; it is about as much as
+/// this rank has shown.
 LaneSet::~LaneSet() {
   if (buffers_.shown() < large) return;
+  std::uint64_t shown = buffers_.shown().value();
+  for (const PeerLane& peer : peers_) shown += peer.mapped().value();
   try {
-    quiet_thread([peers = std::move(peers_)] {}).detach();
-  } catch (const std::system_error&) {  // no thread can be had: they were let go of here
+    quiet_thread([peers = std::move(peers_), shown]() mutable { keep_for_a_while(peers, Bytes{shown}); }).detach();
+  } catch (const std::exception&) {  // no thread can be had, or no memory for one: they were let go of here
   }
 }
 

@@ -38,6 +38,10 @@ class PeerLane {
   [[nodiscard]] bool is_attached() const { return region_.is_attached(); }
   /// Before the first call.
   void detach() { region_ = {}, buffers_ = {}; }
+  /// After the last call: lets go of all but the peer's buffers that are mapped. A child that is forked from now on does not have those.
+  void close() noexcept { region_ = {}, to_it_ = Fd{}, its_end_ = Fd{}, buffers_.close(); }
+  /// Bytes of the peer's buffers.
+  [[nodiscard]] Bytes mapped() const { return buffers_.mapped(); }
 
   void lose() { lost_.store(true); }
   [[nodiscard]] bool is_lost() const { return lost_.load(); }

@@ -29,6 +29,8 @@ class SharedMemory {
   void give_back() noexcept;
   /// The mapping stays until the process ends. For a forked child: where its parent's memory is not in it (MADV_DONTFORK), something else may lie at that address by now.
   void leave_mapped() noexcept { bytes_ = {}; }
+  /// Children that are forked from now on do not have the mapping. For memory that no code of a child will unmap.
+  void leave_out_of_children() const noexcept { (void)::madvise(bytes_.data(), bytes_.size(), MADV_DONTFORK); }
   /// A peer's memory, for reading. Refused if the file is not sealed against shrinking, or has another size. `when_read` reserves addresses
   /// only: touching a page that was given back would allocate it again, for as long as it is mapped.
   enum class Pages : bool { when_read, now };

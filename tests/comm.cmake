@@ -18,7 +18,7 @@ elrun_test(process_group_watches_test SOURCES process/process_group_watches_test
 add_test(NAME process_group_tcp_test COMMAND process_group_test)
 set_tests_properties(process_group_tcp_test PROPERTIES LABELS process TIMEOUT 300 ENVIRONMENT "ELRUN_TRANSPORT=tcp")
 elrun_test(collectives_test SOURCES process/collectives_test.cpp LINK elrun::comm LABELS process)
-elrun_test(shared_memory_test SOURCES unit/shared_memory_test.cpp LINK elrun::comm LABELS unit)
+elrun_test(shared_memory_test SOURCES unit/shared_memory_test.cpp unit/shared_memory_made_test.cpp LINK elrun::comm LABELS unit)
 elrun_test(lane_parts_test SOURCES unit/lane_parts_test.cpp LINK elrun::comm LABELS unit)
 
 elrun_fuzzer(frame_fuzz LINK elrun::comm_core)

@@ -31,7 +31,6 @@ using namespace elrun;
 
 namespace {
 
-int interruptions_left = 0;
 bool no_memory_to_take = false;
 
 Fd copy_of(int file) { return Fd{::fcntl(file, F_DUPFD_CLOEXEC, 0)}; }
@@ -43,12 +42,6 @@ std::pair<Fd, Fd> connected() {
 }
 
 }  // namespace
-
-/// In the place of the C library's, as it is on Linux before 6.18: a signal ends it, and what it had done is undone.
-extern "C" int posix_fallocate(int file, off_t offset, off_t size) {
-  if (interruptions_left > 0) return --interruptions_left, EINTR;
-  return ::syscall(SYS_fallocate, file, 0, offset, size) == 0 ? 0 : errno;
-}
 
 /// In the place of the C library's: as if an allocation beside it failed.
 extern "C" ssize_t recvmsg(int socket, msghdr* message, int flags) {
@@ -585,16 +578,4 @@ TEST_CASE("a peer that takes no notice is shown a bounded number of buffers", "[
   }
   CHECK(shared.failure().code == Code::exhausted);
   CHECK(buffers.size() > 16);
-}
-
-TEST_CASE("shared memory is made although signals come, and not tried for ever", "[shared_memory]") {
-  interruptions_left = 20;
-  CHECK(SharedMemory::make(8_MiB).ok());
-  CHECK(interruptions_left == 0);
-  interruptions_left = 1 << 20;
-  const auto made = SharedMemory::make(8_MiB);
-  CHECK(interruptions_left > 0);
-  interruptions_left = 0;
-  REQUIRE_FALSE(made.ok());
-  CHECK(made.failure().what.find("8388608 bytes of shared memory") != std::string::npos);
 }

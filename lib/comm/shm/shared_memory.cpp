@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <span>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -17,30 +18,36 @@
 namespace elrun::inline v0 {
 namespace {
 
-constexpr std::size_t pages_at_once =
-    1 << 20;                             // asked for between two signals: where one ends a call (before Linux 6.18), nothing is kept of it
-constexpr int interruptions_max = 1000;  // of one such piece
+constexpr std::size_t written_at_once = 64 << 10;   // zeros, which stay in the second cache
+constexpr int interruptions_max = 1000;             // of one such piece
 constexpr std::size_t unmapped_at_once = 16 << 20;  // some milliseconds on a busy machine
 
-Result<std::span<std::byte>> map(int file, std::size_t size, int protection, int pages = MAP_POPULATE) {
+Result<std::span<std::byte>> map(int file, std::size_t size, int protection, int pages) {
   void* const at = ::mmap(nullptr, size, protection, MAP_SHARED | pages, file, 0);
   if (at == MAP_FAILED) return from_errno(errno, fmt::format("map {} bytes of shared memory", size));
   return std::span{static_cast<std::byte*>(at), size};
 }
 
-/// All pages of a new file. Not ftruncate: its pages would be looked for at the first write, where their absence is a signal and no
-/// error.
+/// All pages of a new file, by writing them. Not ftruncate: its pages would be looked for at the first write, where their absence is a signal and no
+/// error. Nor fallocate: its pages are cleared when they are touched first, each by a fault of its own.
 Result<void> get_pages(int file, std::size_t size) {
+  const std::vector<std::byte> zeros(std::min(size, written_at_once));
   int interruptions = 0;
   for (std::size_t at = 0; at < size;) {
-    const std::size_t piece = std::min(pages_at_once, size - at);
-    const int error = ::posix_fallocate(file, static_cast<off_t>(at), static_cast<off_t>(piece));
-    if (error == EINTR && ++interruptions < interruptions_max) continue;
-    if (error != 0) return from_errno(error, fmt::format("get {} bytes of shared memory", size));
-    at += piece;
+    const ssize_t written = ::pwrite(file, zeros.data(), std::min(zeros.size(), size - at), static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR && ++interruptions < interruptions_max) continue;
+    if (written <= 0) return from_errno(written < 0 ? errno : ENOSPC, fmt::format("get {} bytes of shared memory", size));
+    at += static_cast<std::size_t>(written);
     interruptions = 0;
   }
   return {};
+}
+
+/// So that no later access has to wait for a fault. Not by MAP_POPULATE, nor by an advice: while the kernel enters many pages, no other thread of the process
+/// can map memory, or fork. A fault holds up nobody, and enters 16 pages that are there.
+void enter_pages(std::span<const std::byte> bytes) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  for (std::size_t at = 0; at < bytes.size(); at += page) (void)*static_cast<const volatile std::byte*>(&bytes[at]);
 }
 
 }  // namespace
@@ -69,12 +76,15 @@ Result<SharedMemory> SharedMemory::make(Bytes size, bool returnable) {
   ELRUN_ASSERT(size > 0_B);
   ELRUN_TRY_ASSIGN(Fd file, memory_file("elrun", size));
   ELRUN_TRY(get_pages(file.get(), size.value()));
-  ELRUN_TRY_ASSIGN(const auto bytes, map(file.get(), size.value(), PROT_READ | PROT_WRITE));
+  ELRUN_TRY_ASSIGN(const auto bytes, map(file.get(), size.value(), PROT_READ | PROT_WRITE, 0));
   SharedMemory memory{std::move(file), bytes};
+  memory.leave_out_of_children();  // as nobody knows of it yet: whoever makes it may want that none has it
+  enter_pages(bytes);
   if (::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return from_errno(errno, "seal shared memory");
   if (!returnable)
     (void)::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);  // older kernels do not have it: there a reader's honesty is all
   if (::fcntl(memory.file(), F_ADD_SEALS, F_SEAL_SEAL) != 0) return from_errno(errno, "seal shared memory");
+  (void)::madvise(bytes.data(), bytes.size(), MADV_DOFORK);
   return memory;
 }
 

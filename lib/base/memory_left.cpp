@@ -1,5 +1,7 @@
 #include "lib/base/memory_left.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -81,6 +83,11 @@ std::uint64_t memory_left(const ReadText& read) {
   if (const auto v1 = group_of(*groups, ":memory:"))
     walk("/sys/fs/cgroup/memory", *v1, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file ");
   return least;
+}
+
+std::uint64_t memory_to_spare() {
+  if (rlimit addresses{}; ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY) return 0;
+  return memory_left(text_of_system);
 }
 
 }  // namespace elrun::inline v0

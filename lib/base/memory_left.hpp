@@ -18,4 +18,8 @@ using ReadText = std::function<std::optional<std::string>(const std::string& pat
 /// where the system says nothing.
 [[nodiscard]] std::uint64_t memory_left(const ReadText& read);
 
+/// What this process may take, as the system says now, for what is not needed but saves time. 0 where its addresses are limited (`ulimit -v`): nobody knows how
+/// many it will need.
+[[nodiscard]] std::uint64_t memory_to_spare();
+
 }  // namespace elrun::inline v0

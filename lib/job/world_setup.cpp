@@ -105,7 +105,7 @@ void WorldSetup::prepare_for_loss() {
   if (job_.world.size() < 2 || !job_.loss_reserve.is_due(job_.world.size(), job_.host.clock.now())) return;
   const std::vector<std::uint32_t> nodes = job_.recovery.nodes();
   const LossNeeds needs = needs_after_a_loss(job_.plan(), job_.state.layout(), nodes, job_.world.rank());
-  std::uint64_t left = memory_left(text_of_system) / place.local_world;
+  std::uint64_t left = memory_to_spare() / place.local_world;
   if (job_.memory_checkpoints.every() > 0) {  // they take more from the second one on
     const std::uint64_t all = memory_checkpoint_bytes(job_.state.layout(), job_.plan().optimizer, nodes);
     left -= std::min(left, all - std::min(all, job_.memory_checkpoints.bytes()));

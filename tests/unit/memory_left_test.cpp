@@ -2,6 +2,10 @@
 
 #include "lib/base/memory_left.hpp"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <map>
 
 #include "tests/support/catch.hpp"
@@ -37,6 +41,18 @@ TEST_CASE("the least of what the machine and each control group leave counts", "
   CHECK(left({{"/proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a\n"},
               {"/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "5000\n"},
               {"/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "4000\n"}}) == 1000);
+}
+
+TEST_CASE("a process whose addresses are limited has no memory to spare", "[memory_left]") {
+  CHECK(memory_to_spare() > 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limited{.rlim_cur = rlim_t{1} << 45, .rlim_max = rlim_t{1} << 45};
+    ::_exit(::setrlimit(RLIMIT_AS, &limited) == 0 && memory_to_spare() == 0 ? 0 : 1);
+  }
+  int status = -1;
+  CHECK(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 }  // namespace elrun::test

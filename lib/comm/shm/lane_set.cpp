@@ -1,7 +1,5 @@
 #include "lib/comm/shm/lane_set.hpp"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -23,18 +21,12 @@ constexpr Bytes slot_least = 16_KiB;
 constexpr Bytes large = 64_MiB;      // of shared buffers
 constexpr Bytes slots_max = 32_MiB;  // of one region, as long as slots can become smaller
 
-/// Bytes that this process may still take. None where its addresses are limited (`ulimit -v`): the next generation needs some, too.
-std::uint64_t memory_for_next() {
-  if (rlimit addresses{}; ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY) return 0;
-  return memory_left(text_of_system);
-}
-
 /// Descriptors, which are few, are closed at once, and memory is unmapped when this returns. Nobody joins this thread: where the process ends before
 /// that, it ends with it. So it uses nothing but what it owns.
 void keep_for_a_while(std::vector<PeerLane>& peers, Bytes shown) {
   for (PeerLane& peer : peers) peer.close();
   try {
-    std::this_thread::sleep_for(delay_before_unmapping(shown, memory_for_next()));
+    std::this_thread::sleep_for(delay_before_unmapping(shown, memory_to_spare()));
   } catch (const std::exception&) {  // not even the question could be asked: there is little memory
   }
 }

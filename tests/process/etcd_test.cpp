@@ -86,7 +86,7 @@ TEST_CASE("etcd rejects writes of an agent that is no longer the leader", "[etcd
   std::optional<Lease> lease;
   REQUIRE(stage.until([&] {
     bool answered = false;
-    client->grant(1s, [&](const Result<Lease>& granted) {
+    client->grant(60s, [&](const Result<Lease>& granted) {
       answered = true;
       if (granted.ok()) lease = *granted;
     });

@@ -35,10 +35,13 @@ void Etcd::start(const std::string& scheme, const std::vector<std::string>& more
 void Etcd::kill() { process_.reset(); }
 
 std::string Etcd::value(const std::string& key) const {
-  Job get{{.arguments = {"--endpoints=" + endpoint(), "get", "--print-value-only", key},
-           .environment = {{"ETCDCTL_API", "3"}},
-           .program = "/usr/bin/etcdctl"}};
-  return get.wait() == 0 ? get.output() : std::string{};
+  for (int tries = 0; tries < 12; ++tries) {  // etcdctl waits for 5 s, and etcd may be writing to a slow disk
+    Job get{{.arguments = {"--endpoints=" + endpoint(), "get", "--print-value-only", key},
+             .environment = {{"ETCDCTL_API", "3"}},
+             .program = "/usr/bin/etcdctl"}};
+    if (get.wait() == 0) return get.output();
+  }
+  return {};
 }
 
 }  // namespace elrun::test

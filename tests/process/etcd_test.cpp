@@ -540,6 +540,7 @@ TEST_CASE("the coordinator's node and another one leave in order: the one that s
     ::kill(slow.back(), SIGSTOP);
     job->signal(SIGTERM);
   }
+  for (Job* job : {&a, &b}) REQUIRE(job->line("forwarded to 1 worker"));  // else it may not have seen the signal when the first one resigns
   first.signal(SIGTERM);
   CHECK(first.wait() == 128 + SIGTERM);
   CHECK(c.line("elected to coordinate", Wait{60000}));

@@ -351,8 +351,8 @@ pid_t worker_of(const Job& agent) {
   return workers.front();
 }
 
-/// What a loaded machine may add to what takes no time.
-constexpr Duration cluster_slack = 4s;
+/// Only a failing test waits for so long; it is less than the times that a case makes long to tell apart what does not wait for them.
+constexpr Wait in_time{60'000};
 
 /// Reads what both say until one of them says it.
 bool either_says(Job& a, Job& b, const std::string& text) {
@@ -488,18 +488,16 @@ TEST_CASE("etcd loses its data together with the coordinator: the others meet al
 TEST_CASE("the coordinator's node falls silent: it is lost as any other node is, and comes back as one", "[etcd]") {
   if (without_etcd()) return;
   Cluster cluster;
+  cluster.conf = "lease_ttl=2,last_call_timeout=3600,coordinator_grace=3600,keep_alive_interval=0.3";
   Job first{cluster.agent("2:3", "1", {"wait"})};
   REQUIRE(first.line("elected to coordinate"));
   Job a{cluster.agent("2:3", "1", {"wait"})}, b{cluster.agent("2:3", "1", {"wait"})};
   for (Job* job : {&first, &a, &b}) REQUIRE(job->line("ready"));
   const pid_t worker = worker_of(first);
-  const auto begin = std::chrono::steady_clock::now();
   ::kill(worker, SIGSTOP);
   first.signal(SIGSTOP);
-  REQUIRE(a.line("generation=2", Wait{60000}));
-  REQUIRE(b.line("generation=2", Wait{60000}));
-  const auto took = std::chrono::steady_clock::now() - begin;  // lease 2 s, limit of silence 1.5 s
-  CHECK(took < 10s);
+  REQUIRE(a.line("generation=2", in_time));  // a lease of 2 s and a limit of silence of 1.5 s later
+  REQUIRE(b.line("generation=2", in_time));
   ::kill(worker, SIGCONT);
   first.signal(SIGCONT);
   for (Job* job : {&first, &a, &b}) CHECK(job->line("generation=3", Wait{60000}));
@@ -508,19 +506,18 @@ TEST_CASE("the coordinator's node falls silent: it is lost as any other node is,
 TEST_CASE("the coordinator's node leaves in order: the others go on at once, under another", "[etcd]") {
   if (without_etcd()) return;
   Cluster cluster;
+  cluster.conf = "lease_ttl=3600,last_call_timeout=3600,coordinator_grace=7200,keep_alive_interval=0.3";
   Job first{cluster.agent("2:3", "1", {"wait"})};
   REQUIRE(first.line("elected to coordinate"));
   Job a{cluster.agent("2:3", "1", {"wait"})}, b{cluster.agent("2:3", "1", {"wait"})};
   for (Job* job : {&first, &a, &b}) REQUIRE(job->line("ready"));
-  const auto begin = std::chrono::steady_clock::now();
   first.signal(SIGTERM);
-  CHECK(first.wait() == 128 + SIGTERM);
-  const bool both = a.line("generation=2", Wait{60000}) && b.line("generation=2", Wait{60000});
+  CHECK(first.wait(in_time) == 128 + SIGTERM);
+  const bool both = a.line("generation=2", in_time) && b.line("generation=2", in_time);
   INFO("the one that left:\n" << first.output() << "\nthe others:\n" << a.output() << "\n" << b.output());
   REQUIRE(both);
   const std::string elected = "elected to coordinate";  // before that or after it
   REQUIRE((a.says(elected) || b.says(elected) || either_says(a, b, elected)));
-  CHECK(std::chrono::steady_clock::now() - begin < 2s + cluster_slack);
   const pid_t worker_a = worker_of(a), worker_b = worker_of(b);
   CHECK_FALSE(a.line("generation=3", Wait{2000}));
   CHECK(worker_of(a) == worker_a);

@@ -217,8 +217,8 @@ TEST_CASE("an agent whose worker's exec is over its limit ends with its guard, a
   CHECK(agent.job->line("the program has ended: 126", told_within));
   INFO(agent.job->output());
   CHECK(agent.job->says("has not returned in 8.0 s: its storage does not answer"));
-  CHECK(agent.guard->ended(Wait{0}));
-  CHECK(agent.helper->ended(Wait{0}));
+  CHECK(agent.guard->ended(Wait{10000}));  // the agent waited for it, but for 1 s at most
+  CHECK(agent.helper->ended(Wait{10000}));
   CHECK_FALSE(agent.has_directory());
   CHECK(is_free(agent.rendezvous));
   CHECK_FALSE(agent.stuck->ended(Wait{0}));

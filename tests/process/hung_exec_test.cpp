@@ -69,8 +69,10 @@ struct HungAgent {
 
 std::vector<pid_t> children_of(pid_t process) {  // of all its threads
   std::vector<pid_t> children;
-  for (const auto& thread : fs::directory_iterator{"/proc/" + std::to_string(process) + "/task"}) {
-    std::ifstream file{thread.path() / "children"};
+  std::error_code error;  // where the process ends meanwhile it has none
+  for (fs::directory_iterator thread{"/proc/" + std::to_string(process) + "/task", error}, end; !error && thread != end;
+       thread.increment(error)) {
+    std::ifstream file{thread->path() / "children"};
     for (pid_t child = 0; file >> child;) children.push_back(child);
   }
   return children;

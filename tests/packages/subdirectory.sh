@@ -20,7 +20,9 @@ if grep -q '"command": .*--use_fast_math' "$work/add_subdirectory/compile_comman
   exit 1
 fi
 # The project around it has no build type.
-if grep '"command": .*kernels/fold[.]cpp' "$work/FetchContent/compile_commands.json" | grep -vq -- ' -O3 '; then
+commands=$(grep '"command": .*kernels/fold[.]cpp' "$work/FetchContent/compile_commands.json") ||
+  { echo "kernels/fold.cpp is not compiled in a project by FetchContent" >&2; exit 1; }
+if grep -vq -- ' -O3 ' <<<"$commands"; then
   echo "elrun's loops are not optimised in a project without a build type" >&2
   exit 1
 fi

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -79,13 +78,13 @@ inline bool is_free(std::uint16_t port) {
   return door && ::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
-/// A port for workers that is free, and so is the one beside it at which static nodes meet. Neither is one that the kernel
-/// gives to connections (32768 and up).
+/// A port for workers that is free, and so is the one beside it, 10,000 below, at which static nodes meet. That one no other test is given; neither is one that
+/// the kernel gives to connections (32768 and up).
 inline std::uint16_t free_master_port() {
-  std::random_device seed;
   for (;;) {
-    const auto port = static_cast<std::uint16_t>(30000 + seed() % 2700);
-    if (is_free(port) && is_free(launcher::meeting_port_beside(port))) return port;
+    const std::uint16_t meeting = free_port();
+    const auto port = static_cast<std::uint16_t>(meeting + 10'000);
+    if (meeting < 22'700 && is_free(port) && launcher::meeting_port_beside(port) == meeting) return port;
   }
 }
 

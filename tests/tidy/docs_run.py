@@ -126,9 +126,10 @@ class Shell:
 
 
 def free_port():
-    """Below the ports that Linux gives to connections and to those who ask for any: nobody takes it before the document does."""
+    """Below the ports that Linux gives to connections and to those who ask for any, and below those that free_port() of
+    tests/support/spawn.cpp gives to tests: nobody takes it before the document does."""
     while True:
-        port = random.randint(12000, 32000)
+        port = random.randint(12000, 19999)
         with socket.socket() as s:
             try:
                 s.bind(("127.0.0.1", port))
@@ -192,7 +193,7 @@ def run(document, tree, build, limit, show):
                     problems += [f"{where}: {problem}"] if problem else []
                 elif how == "run":
                     output, code = shell.run(command.replace(PORT, port))
-                    shown = [line for line in output.replace(port, PORT).rstrip("\n").split("\n") if not NOTICE.match(line)]
+                    shown = [line for line in re.sub(rf"(?<=:){port}\b", PORT, output).rstrip("\n").split("\n") if not NOTICE.match(line)]
                     if show:
                         print("\n".join([f"$ {command}"] + shown))
                     if code is None:

@@ -86,9 +86,15 @@ kill_workers() {
   local kills pid said=0
   for ((kills = 0; kills < $1; ++kills)); do
     until tail -n "+$((said + 1))" "$scratch/training" | grep -q "step=[0-9]* loss=.* world=$2 "; do kill -0 "$3" 2>/dev/null || return 1; sleep 0.1; done
-    pid=$(workers_of "$3" | shuf -n 1)
-    if [[ -n $pid ]]; then kill -KILL "$pid" || true; fi
-    until (($(deaths) > kills)); do kill -0 "$3" 2>/dev/null || return 1; sleep 0.1; done
+    pid=''
+    until (($(deaths) > kills)); do
+      kill -0 "$3" 2>/dev/null || return 1
+      if [[ -z $pid ]]; then  # a worker before its exec has its agent's name, and is none yet
+        pid=$(workers_of "$3" | shuf -n 1)
+        [[ -z $pid ]] || kill -KILL "$pid" || pid=''
+      fi
+      sleep 0.1
+    done
     said=$(wc -l <"$scratch/training")
   done
 }

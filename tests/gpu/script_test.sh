@@ -133,7 +133,7 @@ cat >"$work/guarded/bin/elrun" <<'END'
 guards=() workers=() code=0
 for _ in {1..30}; do (echo elrun-guard >"/proc/$BASHPID/comm"; read -r -t 60 _ <>"$NEVER") & guards+=($!); done
 for ((i = 0; i < $3; ++i)); do "$5" worker & workers+=($!); done
-sleep 0.5
+for worker in "${workers[@]}"; do until [[ $(<"/proc/$worker/comm") == gpt_on_fake_dev ]]; do sleep 0.1; done; done  # before its exec it has this script's name
 echo "step=1 loss=1 world=$3 "
 wait -n -p ended "${guards[@]}" "${workers[@]}" || code=$?
 [[ " ${workers[*]} " == *" $ended "* ]] && echo "worker $ended was ended by signal $((code - 128)) (SIGKILL) in generation 1" || echo "$ended" >>"$GUARDS"

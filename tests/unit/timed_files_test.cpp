@@ -21,6 +21,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
+/// Of operations that hang. All others have minutes: how long they take is the machine's matter.
 constexpr Duration limit = 1s;
 
 /// Operations with these verbs hang until `release`. What hangs may outlive this, and has all that it touches.
@@ -68,6 +69,17 @@ class HangingStorage {
 
 const ByteVector some_bytes(100'000, std::byte{7});
 
+/// Does what is to hang, which is given up after `limit`. Begins again where this thread was not run meanwhile, so that there was no time left for it and nothing hangs.
+template <class Call>
+auto given_up(TimedFiles& files, const Call& call) {
+  for (int tries = 1;; ++tries) {
+    files.set_time_left(limit);
+    auto result = call();
+    files.set_time_left(std::nullopt);
+    if (tries == 10 || !files.activity().longest.empty()) return result;
+  }
+}
+
 /// The storage works again soon after the stuck operation has returned.
 bool works_again(Files& files) {
   for (int i = 0; i < 20'000; ++i) {
@@ -82,21 +94,21 @@ bool works_again(Files& files) {
 TEST_CASE("whoever asks hears which operation is under way for longest, also once it was given up, without waiting for the storage",
           "[timed_files]") {
   HangingStorage storage;
-  TimedFiles files{storage.files, {.operation = limit}};
+  TimedFiles files{storage.files};
   REQUIRE(files.list("/").ok());
   CHECK(files.activity().begun == 1);
   CHECK(files.activity().longest.empty());
-  CHECK(files.activity().limit == StorageLimits{.operation = limit}.longest());
+  CHECK(files.activity().limit == StorageLimits{}.longest());
   storage.hang("list");
   bool is_listed = true;
-  std::thread stuck{[&] { is_listed = files.list("/").ok(); }};
+  std::thread stuck{[&] { is_listed = given_up(files, [&] { return files.list("/").ok(); }); }};
   while (files.activity().begun < 2) std::this_thread::sleep_for(1ms);
   CHECK(files.activity().longest == "list /");
   CHECK(files.activity().for_long < 30s);
   stuck.join();
   CHECK_FALSE(is_listed);
   CHECK(files.activity().longest == "list /");  // it is given up, and still stuck
-  CHECK(files.activity().for_long >= limit);
+  CHECK(files.activity().for_long > Duration{0});
   CHECK_FALSE(files.open("/x").ok());  // and this was not begun
   CHECK(files.activity().begun == 2);
   storage.release();
@@ -123,15 +135,14 @@ TEST_CASE("a storage that answers is the same behind a deadline", "[timed_files]
 TEST_CASE("where there is less time for all operations together, none of them takes longer", "[timed_files]") {
   HangingStorage storage;
   TimedFiles files{storage.files, {.operation = 300s}};
-  files.set_time_left(limit);
+  files.set_time_left(100s);
   CHECK(files.list("/").ok());
   storage.hang("list");
-  const auto listed = files.list("/");
+  const auto listed = given_up(files, [&] { return files.list("/"); });
   REQUIRE_FALSE(listed.ok());
   CHECK(listed.failure().code == Code::deadline_passed);
   CHECK_THAT(listed.failure().what, Contains("list / has not returned for") && Contains("the storage hangs"));
   storage.release();
-  files.set_time_left(std::nullopt);
   REQUIRE(works_again(files));
   files.set_time_left(Duration{0});
   const auto late = files.list("/");
@@ -144,14 +155,14 @@ TEST_CASE("where there is less time for all operations together, none of them ta
 
 TEST_CASE("an operation that does not return fails in time, and all others at once until it has returned", "[timed_files]") {
   HangingStorage storage;
-  TimedFiles files{storage.files, {.operation = limit}};
+  TimedFiles files{storage.files};
   auto file = files.create("/a").value();
   REQUIRE(file->write_at(0, some_bytes).ok());
   storage.hang("sync");
-  const auto synced = file->sync();
+  const auto synced = given_up(files, [&] { return file->sync(); });
   REQUIRE_FALSE(synced.ok());
   CHECK(synced.failure().code == Code::deadline_passed);
-  CHECK_THAT(synced.failure().what, Contains("sync /a has not returned for 1.0 s: the storage hangs"));
+  CHECK_THAT(synced.failure().what, Contains("sync /a has not returned for") && Contains("the storage hangs"));
   const int begun = storage.begun();
   const auto other = files.link("/a", "/b");
   REQUIRE_FALSE(other.ok());
@@ -168,10 +179,10 @@ TEST_CASE("an operation that does not return fails in time, and all others at on
 
 TEST_CASE("a file of which an operation was not begun, because another one hangs, is as good as before", "[timed_files]") {
   HangingStorage storage;
-  TimedFiles files{storage.files, {.operation = limit}};
+  TimedFiles files{storage.files};
   auto file = files.create("/a").value(), other = files.create("/b").value();
   storage.hang("sync");
-  REQUIRE_FALSE(file->sync().ok());
+  REQUIRE_FALSE(given_up(files, [&] { return file->sync(); }).ok());
   REQUIRE_THAT(said(other->write_at(0, some_bytes)), Contains("was not begun"));
   storage.release();
   REQUIRE(works_again(files));
@@ -192,11 +203,11 @@ TEST_CASE("an operation that runs out of memory fails, and ends no process", "[t
 TEST_CASE("neither a file nor the storage waits at its end for what is stuck", "[timed_files]") {
   HangingStorage storage;
   {
-    TimedFiles files{storage.files, {.operation = limit}};
+    TimedFiles files{storage.files};
     auto file = files.create("/a").value();
     auto other = files.create("/b").value();
     storage.hang("sync");
-    REQUIRE_FALSE(file->sync().ok());
+    REQUIRE_FALSE(given_up(files, [&] { return file->sync(); }).ok());
   }
   storage.release();
 }
@@ -204,11 +215,11 @@ TEST_CASE("neither a file nor the storage waits at its end for what is stuck", "
 TEST_CASE("a late read writes to no memory of the caller", "[timed_files]") {
   HangingStorage storage;
   REQUIRE(storage.memory->write_durably("/a", some_bytes).ok());
-  TimedFiles files{storage.files, {.operation = limit}};
+  TimedFiles files{storage.files};
   auto file = files.open("/a").value();
   ByteVector out(1000);
   storage.hang("read");
-  CHECK_FALSE(file->read_at(0, out).ok());
+  CHECK_FALSE(given_up(files, [&] { return file->read_at(0, out); }).ok());
   storage.release();
   REQUIRE(works_again(files));
   CHECK(out == ByteVector(1000));
@@ -265,12 +276,12 @@ TEST_CASE("no operation may take longer than some bytes do, however many a file 
 TEST_CASE("a save or a start on a storage that hangs fails with rank, file and operation, and nothing is lost", "[timed_files]") {
   for (const char* verb : {"write", "sync", "link", "list", "read"}) {
     HangingStorage storage;
-    TimedFiles files{storage.files, {.operation = limit}};
+    TimedFiles files{storage.files};
     TestJob job{files, 2, 1};
     REQUIRE(said(job.start()) == "");
     REQUIRE(said(job.save(10)) == "");
     storage.hang(verb);
-    const auto saved = job.save(20);
+    const auto saved = given_up(files, [&] { return job.save(20); });
     INFO(verb << ": " << said(saved));
     REQUIRE_FALSE(saved.ok());
     CHECK(saved.failure().code == Code::deadline_passed);

@@ -53,7 +53,7 @@ struct JobHost {
   bool one_thread = false;  ///< An exchange beside the program is made when the next one begins: a simulation has one thread for a process.
   std::uint64_t state_rate =
       2'000'000'000;  ///< Bytes per second at which state is expected to travel to one member; 0: at once. The same on all ranks.
-  std::uint64_t loss_reserve_min = 1 << 20;  ///< Bytes that the next loss needs; fewer are not made before it (recover/loss_reserve.hpp).
+  std::uint64_t loss_reserve_min = 1 << 20;  ///< Bytes; where a loss needs less new memory, none is reserved (recover/loss_reserve.hpp).
   Duration agree_wait = 30s;                 ///< How long a worker under elrun that cannot go on waits for its agent to say so, too.
 };
 

@@ -1,4 +1,5 @@
-// The thread shares with the job's one nothing but a Making, and its arrays lie in host_memory(), which outlives all: so who does not need what it makes leaves it to itself.
+// The thread and the job's thread share nothing but a Making, whose arrays lie in host_memory(), which outlives all jobs. So the job's thread can leave it to itself when it does not need the
+// arrays any more.
 #include "lib/job/recover/loss_reserve.hpp"
 
 #include <unistd.h>

@@ -227,6 +227,7 @@ void RendezvousLine::join(Join join) {
   join.heartbeat = std::min(options().timeouts.heartbeat, heartbeat_told_max);
   join.stop_grace = std::min(options().timeouts.stop_grace, stop_grace_told_max);
   join.prepares = true;
+  join.liveness = liveness_.at(link_->leaves_from());
   link_->send(join);
 }
 

@@ -15,6 +15,7 @@
 #include "launcher/process/guard.hpp"
 #include "launcher/process/machine.hpp"
 #include "rendezvous/election/elected_link.hpp"
+#include "rendezvous/net/liveness.hpp"
 #include "rendezvous/net/lookup.hpp"
 #include "rendezvous/net/node_link.hpp"
 
@@ -114,6 +115,7 @@ class RendezvousLine {
   const std::string place_;
   Generation newest_{};
   bool is_up_ = false, is_finished_ = false;
+  LivenessPorts liveness_;
   NameLookup lookup_;  // whether the coordinator's name leads to this machine now
   bool looking_up_ = false, reported_taken_port_ = false;
   boost::asio::steady_timer take_over_timer_;  // while the line is down

@@ -56,6 +56,13 @@ struct RolePlace {
   friend bool operator==(const RolePlace&, const RolePlace&) = default;
 };
 
+/// Where a process listens until it ends, without ever taking a connection. Who is refused there knows that it has ended.
+struct LivenessPort {
+  std::string address;  ///< A literal, by which its stream leaves its host
+  std::uint16_t port = 0;
+  friend bool operator==(const LivenessPort&, const LivenessPort&) = default;
+};
+
 /// How often the job began again; a fresh coordinator counts on from here.
 struct RestartCounts {
   std::uint32_t generations = 0;  ///< That ended by a failure, in the whole job
@@ -109,6 +116,7 @@ struct Join {
   Preparedness preparedness = Preparedness::none;
   bool has_trained =
       false;  ///< Workers of this node decided a step of the job, in whatever generation: a coordinator that saw none knows of it then.
+  std::optional<LivenessPort> liveness;  ///< Of this agent; none: it has no such port
 };
 constexpr Duration heartbeat_told_max = 24h;
 constexpr Duration stop_grace_told_max = 1h;  ///< The others wait no longer than this for a node that ends its workers.

@@ -50,7 +50,7 @@ elrun_test(launcher_nodes_test SOURCES process/launcher_nodes_test.cpp LABELS pr
 elrun_test(hardening_test SOURCES process/hardening_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc TIMEOUT 300)
 elrun_test(admission_process_test SOURCES process/admission_process_test.cpp support/outsiders.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc TIMEOUT 300)
 elrun_test(access_process_test SOURCES process/access_process_test.cpp LINK elrun::rendezvous_net elrun_test_certificates LABELS process grpc)
-elrun_test(guard_test SOURCES process/guard_test.cpp unit/agent_directory_test.cpp ${PROJECT_SOURCE_DIR}/launcher/process/agent_directory.cpp ${PROJECT_SOURCE_DIR}/launcher/process/guard.cpp
+elrun_test(guard_test SOURCES process/guard_test.cpp unit/agent_directory_test.cpp support/relay.cpp ${PROJECT_SOURCE_DIR}/launcher/process/agent_directory.cpp ${PROJECT_SOURCE_DIR}/launcher/process/guard.cpp
   LINK elrun::rendezvous_net elrun::launcher_core LABELS process grpc)
 elrun_test(store_command_test SOURCES process/store_command_test.cpp LINK elrun::store_client LABELS process grpc)
 if(TARGET elrun_launcher)

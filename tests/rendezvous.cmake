@@ -19,6 +19,7 @@ elrun_test(election_test SOURCES unit/election_test.cpp LINK elrun::rendezvous_c
 elrun_test(election_property_test SOURCES property/election_property_test.cpp LINK elrun::rendezvous_core LABELS property)
 elrun_test(round_property_test SOURCES property/round_property_test.cpp LINK elrun::rendezvous_core LABELS property)
 elrun_test(grpc_link_test SOURCES process/grpc_link_test.cpp LINK elrun::rendezvous_net LABELS "process;grpc")
+elrun_test(liveness_test SOURCES process/liveness_test.cpp LINK elrun::rendezvous_net LABELS process)
 elrun_test(store_client_test SOURCES process/store_client_test.cpp LINK elrun::store_client elrun::rendezvous_net LABELS "process;grpc")
 elrun_bench(store_bench SOURCES bench/store_bench.cpp LINK elrun::store_client elrun::rendezvous_net elrun::base fmt::fmt)
 target_compile_definitions(store_bench PRIVATE ELRUN_BENCH_SOURCE="${PROJECT_SOURCE_DIR}")

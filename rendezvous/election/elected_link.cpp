@@ -80,6 +80,7 @@ class Link final : public ElectedLink, public Ledger {
   [[nodiscard]] std::string local_address() const override {
     return setting_.local_address.empty() ? etcd_->local_address() : setting_.local_address;
   }
+  [[nodiscard]] std::string leaves_from() const override { return line_ ? line_->leaves_from() : std::string{}; }
   [[nodiscard]] std::optional<LineTarget> leads_to() const override { return line_ ? line_->leads_to() : std::nullopt; }
   [[nodiscard]] bool is_taking_leave() const override { return line_ && line_->is_taking_leave(); }
   [[nodiscard]] const Coordinator* coordinator() const override { return coordinator_.get(); }

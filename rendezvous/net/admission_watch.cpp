@@ -156,4 +156,12 @@ std::string plain_peer(std::string_view grpc_peer) {
   return plain;
 }
 
+std::string plain_host(std::string_view grpc_peer) {
+  std::string host = plain_peer(grpc_peer);
+  host.resize(std::min(host.size(), host.rfind(':')));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  constexpr std::string_view mapped = "::ffff:";
+  return host.starts_with(mapped) && host.find('.') != host.npos ? host.substr(mapped.size()) : host;
+}
+
 }  // namespace elrun::inline v0

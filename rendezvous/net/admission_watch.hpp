@@ -93,5 +93,7 @@ class AdmissionWatch {
 /// The peer of a connection, always written the same way: "10.0.0.1:29500", "[fe80::1%eth0]:29500". `grpc_peer`: as gRPC
 /// writes it, "ipv4:10.0.0.1:29500".
 [[nodiscard]] std::string plain_peer(std::string_view grpc_peer);
+/// Its address alone: "10.0.0.1", also where an IPv6 socket sees that as "::ffff:10.0.0.1"; "fe80::1%eth0".
+[[nodiscard]] std::string plain_host(std::string_view grpc_peer);
 
 }  // namespace elrun::inline v0

@@ -16,7 +16,7 @@ class Announcements {
   /// Without a ledger nothing waits.
   explicit Announcements(bool has_ledger) : has_ledger_{has_ledger} {}
 
-  /// Not for `WakeAt`: it tells nobody anything, and waits for nothing.
+  /// Not for `WakeAt` and `AskHost`: they tell nobody anything, and wait for nothing.
   void add(RoundAction action) { held_.push_back(std::move(action)); }
   /// The next action to perform. Nothing: there is none, or it waits for the ledger.
   [[nodiscard]] std::optional<RoundAction> next();

@@ -213,6 +213,7 @@ class GrpcLink final : public NodeLink, public AttemptOwner {
   }
   [[nodiscard]] bool is_taking_leave() const override { return over_ && attempt_ != nullptr; }
   [[nodiscard]] std::string local_address() const override { return local_address_; }
+  [[nodiscard]] std::string leaves_from() const override { return up_ ? local_address_ : std::string{}; }
   [[nodiscard]] std::optional<LineTarget> leads_to() const override {
     if (!up_) return {};
     return LineTarget{addresses_[next_address_].target, endpoint_.host};

@@ -13,6 +13,7 @@
 #include "lib/base/log_limited.hpp"
 #include "lib/link/store_core.hpp"
 #include "rendezvous/net/announcements.hpp"
+#include "rendezvous/net/liveness.hpp"
 #include "rendezvous/net/node_link.hpp"
 #include "rendezvous/net/store_callers.hpp"
 #include "rendezvous/net/stream.hpp"
@@ -54,7 +55,7 @@ class InProcessLink final : public NodeLink {
       const auto owner = owner_.lock();
       if (!owner) return;
       number_ = (*owner)->number_stream();
-      (*owner)->opened(number_, std::make_shared<End>(loop_, weak_from_this()), true);
+      (*owner)->opened(number_, std::make_shared<End>(loop_, weak_from_this()), true, {});
       boost::asio::post(loop_, [agent = weak_from_this()] {
         if (const auto there = agent.lock()) there->handler_.connected();
       });
@@ -135,6 +136,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
         ledger_{options.ledger},
         announcements_{options.ledger != nullptr},
         round_{setup_of(options)},
+        liveness_{loop, options.timeouts.reconnect_grace},
         round_timer_{loop},
         store_timer_{loop} {}
 
@@ -151,9 +153,9 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
 
  private:
   StreamNumber number_stream() override { return StreamNumber{++streams_made_}; }
-  void opened(StreamNumber number, std::shared_ptr<StreamEnd> end, bool in_process) override {
+  void opened(StreamNumber number, std::shared_ptr<StreamEnd> end, bool in_process, std::string from) override {
     streams_.emplace(number, std::move(end));
-    feed(StreamOpened{number, in_process});
+    feed(StreamOpened{number, in_process, std::move(from)});
   }
   StreamNumber opened_outside(std::shared_ptr<StreamEnd> end) override {
     const StreamNumber number{++streams_made_};
@@ -185,6 +187,8 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     for (RoundAction& action : round_.step(event, clock_.now())) {
       if (const auto* wake = std::get_if<WakeAt>(&action)) {
         perform(*wake);
+      } else if (const auto* ask = std::get_if<AskHost>(&action)) {
+        perform(*ask);
       } else {
         announcements_.add(std::move(action));
         announce();
@@ -231,6 +235,9 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
     if (stream == streams_.end()) return;
     stream->second->close();
     drop(close.stream);
+  }
+  void perform(const AskHost& ask) {
+    liveness_.ask(ask.port, [this, who = ask.who] { feed(FromHost{who}); });
   }
   void perform(const WakeAt& wake) {
     round_timer_.expires_after(wake.at - clock_.now());
@@ -279,6 +286,7 @@ class CoordinatorShell final : public Coordinator, public StreamOwner {
   Announcements announcements_;
   Round round_;
   StoreCore store_;
+  LivenessQuestions liveness_;
   boost::asio::steady_timer round_timer_, store_timer_;
   std::optional<Instant> store_wake_;
   std::map<StreamNumber, std::shared_ptr<StreamEnd>> streams_;

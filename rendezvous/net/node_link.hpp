@@ -50,6 +50,8 @@ class NodeLink {
   [[nodiscard]] virtual std::string local_address() const = 0;
   /// While the stream is up. None: the coordinator is in this process.
   [[nodiscard]] virtual std::optional<LineTarget> leads_to() const { return {}; }
+  /// While the stream is up: the literal address by which it leaves this host. Empty: the coordinator is in this process.
+  [[nodiscard]] virtual std::string leaves_from() const { return {}; }
 };
 
 /// Over gRPC. Heartbeats (NodeAlive) are sent by the link itself every `timeouts.heartbeat`. The files of `access` are read

@@ -108,7 +108,7 @@ class NodeStream final : public GrpcStream, public StreamEnd {
     if (joined_) return true;
     const auto owner = owner_.lock();
     joined_ = owner && std::holds_alternative<Join>(message);
-    if (joined_) (*owner)->opened(number_, std::static_pointer_cast<NodeStream>(shared_from_this()), false);
+    if (joined_) (*owner)->opened(number_, std::static_pointer_cast<NodeStream>(shared_from_this()), false, plain_host(peer()));
     return joined_;
   }
   // All that a guard says. Its connection counts as no node's. The end of the stream tells the guard that it was heard.

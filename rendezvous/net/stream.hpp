@@ -36,7 +36,8 @@ class StreamOwner {
  public:
   /// For a stream that is about to be answered. A node sends nothing before that, so a larger number means that its stream came later.
   virtual StreamNumber number_stream() = 0;
-  virtual void opened(StreamNumber number, std::shared_ptr<StreamEnd> end, bool in_process) = 0;
+  /// `from`: the literal address of the node's host, as this one sees it. Empty where the node is in this process.
+  virtual void opened(StreamNumber number, std::shared_ptr<StreamEnd> end, bool in_process, std::string from) = 0;
   /// Of a client that is no node: it makes store calls and nothing else.
   virtual StreamNumber opened_outside(std::shared_ptr<StreamEnd> end) = 0;
   virtual void received(StreamNumber stream, const NodeMessage& message) = 0;

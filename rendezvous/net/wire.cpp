@@ -202,6 +202,7 @@ struct PutNodeMessage {
     join.set_prepares(m.prepares);
     join.set_preparedness(static_cast<std::uint32_t>(m.preparedness));
     join.set_has_trained(m.has_trained);
+    if (m.liveness) join.set_liveness_address(m.liveness->address), join.set_liveness_port(m.liveness->port);
   }
   void operator()(const NodeAlive&) const { out.mutable_alive(); }
   void operator()(const Acknowledge& m) const { put(m.generation, *out.mutable_acknowledge()->mutable_generation()); }
@@ -361,6 +362,9 @@ Result<std::optional<NodeMessage>> read(const wire::Join& in) {
   if (in.preparedness() <= static_cast<std::uint32_t>(preparedness_last))  // what only a later version knows is none
     out.preparedness = static_cast<Preparedness>(in.preparedness());
   out.has_trained = in.has_trained();
+  const std::string liveness_address = check.text("liveness_address", in.liveness_address(), wire_name_max);
+  const std::uint16_t liveness_port = check.port("liveness_port", in.liveness_port());
+  if (!liveness_address.empty() && liveness_port != 0) out.liveness = LivenessPort{liveness_address, liveness_port};
   return check.finish<NodeMessage>(std::move(out));
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-/// \file EndedAgents: agents whose process has ended, as their guards say. Pure.
+/// \file EndedAgents: agents whose process has ended, as their guards say, or their hosts by refusing connections to the agent's port. Pure.
 ///
 /// A process that has ended resumes nothing, so its node gets no grace: it is lost when its stream has ended too. What the agent said before its end
 /// is read first in this way. A stream that stays open (the network lost its end) is waited for as long as a broken one is.
@@ -7,6 +7,7 @@
 /// What always holds: who has ended is never a node again. A Join that it sent before, and that is read only later, is no word of a node that lives.
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -23,29 +24,35 @@ constexpr std::size_t ended_agents_max = 1024;  ///< That are remembered, in all
 
 class EndedAgents {
  public:
-  /// The process that has the name of a node that is here has ended. `until`: its stream is waited for.
-  void end(const Incarnation& who, Instant until) {
+  /// Who says so.
+  enum class Witness : std::uint8_t { guard, host };
+  struct Ended {
+    Instant until;
+    Witness witness;
+  };
+  /// The process that has the name of a node that is here has ended. `until`: its stream is waited for. The first witness counts.
+  void end(const Incarnation& who, Instant until, Witness witness = Witness::guard) {
     if (ended_.size() >= ended_agents_max) ended_.erase(ended_.begin());
     ended_.insert(who);
-    waited_for_.try_emplace(who.node, until);
+    waited_for_.try_emplace(who.node, Ended{until, witness});
   }
   [[nodiscard]] bool has_ended(const Incarnation& who) const { return ended_.contains(who); }
   /// The node is not here any more.
   void remove(const NodeId& node) { waited_for_.erase(node); }
 
-  /// Nodes that are here and are lost with the end of their stream, each at the latest then.
-  [[nodiscard]] const std::map<NodeId, Instant>& waited_for() const { return waited_for_; }
+  /// Nodes that are here and are lost with the end of their stream, each at the latest at its `until`.
+  [[nodiscard]] const std::map<NodeId, Ended>& waited_for() const { return waited_for_; }
   [[nodiscard]] std::optional<Instant> next_due() const {
     std::optional<Instant> next;
-    for (const auto& [node, until] : waited_for_)
-      if (!next || until < *next) next = until;
+    for (const auto& [node, how] : waited_for_)
+      if (!next || how.until < *next) next = how.until;
     return next;
   }
 
  private:
   ELRUN_COMPARED_IN_SIMULATION
   std::set<Incarnation> ended_;
-  std::map<NodeId, Instant> waited_for_;
+  std::map<NodeId, Ended> waited_for_;
 };
 
 }  // namespace elrun::inline v0

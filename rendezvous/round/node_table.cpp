@@ -4,9 +4,9 @@
 
 namespace elrun::inline v0 {
 
-void NodeTable::open(StreamNumber number, bool in_process, Duration heartbeat_limit, Instant now) {
+void NodeTable::open(StreamNumber number, bool in_process, Duration heartbeat_limit, Instant now, std::string from) {
   Stream& stream = streams_[number];
-  stream = {.node = {}, .in_process = in_process, .heard = now};
+  stream = {.node = {}, .in_process = in_process, .from = std::move(from), .heard = now};
   if (!in_process) listen(number, stream, now + heartbeat_limit);
 }
 

@@ -46,6 +46,7 @@ class NodeTable {
   struct Stream {
     std::optional<NodeId> node;  // none before Join and after Leave
     bool in_process = false;     // it lives on the same loop: its silence means nothing
+    std::string from;            // the address it comes from
     Instant heard;
     Instant look_again{};  // its place among the silences
   };
@@ -75,7 +76,7 @@ class NodeTable {
   using Nodes = std::map<NodeId, Node>;
 
   // Streams
-  void open(StreamNumber number, bool in_process, Duration heartbeat_limit, Instant now);
+  void open(StreamNumber number, bool in_process, Duration heartbeat_limit, Instant now, std::string from = {});
   [[nodiscard]] bool is_open(StreamNumber number) const { return streams_.contains(number); }
   [[nodiscard]] bool has_streams() const { return !streams_.empty(); }
   [[nodiscard]] const Stream& stream(StreamNumber number) const { return streams_.at(number); }

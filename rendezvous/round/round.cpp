@@ -62,14 +62,24 @@ std::optional<Generation> Round::running() const {
 // --- events -------------------------------------------------------------------------------------------------------
 
 void Round::on(const StreamOpened& event, Instant now) {
-  nodes_.open(event.stream, event.in_process, setup_.timeouts.heartbeat_limit, now);
+  nodes_.open(event.stream, event.in_process, setup_.timeouts.heartbeat_limit, now, event.from);
   advance(now);
 }
 
 void Round::on(const StreamBroken& event, Instant now) {
   if (!nodes_.is_open(event.stream)) return;
+  ask_host(event.stream);
   end_stream(event.stream, now);
   advance(now);
+}
+
+// Only where the stream came from the very address at which the process listens. Behind a translator that address is another host's here, which
+// would refuse the connection while the process lives.
+void Round::ask_host(StreamNumber stream) {
+  const NodeTable::Stream& broken = nodes_.stream(stream);
+  if (!broken.node || verdict_.is_given()) return;
+  const Join& join = nodes_.at(*broken.node).join;
+  if (join.liveness && join.liveness->address == broken.from) actions_.emplace_back(AskHost{join.who, *join.liveness});
 }
 
 // Draws no conclusion: conclusions lead here, too.
@@ -105,6 +115,13 @@ void Round::on(const FromNode& event, Instant now) {
 
 void Round::on(const FromGuard& event, Instant now) {
   if (is_of_node_here(event.ended)) ended_.end(nodes_.at(event.ended.who.node).join.who, now + setup_.timeouts.reconnect_grace);
+  advance(now);
+}
+
+// A process that came back on another stream lives, whatever its host seems to say.
+void Round::on(const FromHost& event, Instant now) {
+  if (const Node* const node = nodes_.find(event.ended.node); node != nullptr && node->join.who == event.ended && !node->stream)
+    ended_.end(event.ended, now, EndedAgents::Witness::host);
   advance(now);
 }
 

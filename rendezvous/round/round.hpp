@@ -55,6 +55,7 @@ struct RoundSetup {
 struct StreamOpened {
   StreamNumber stream;
   bool in_process = false;  ///< It lives on the same loop: its silence means nothing.
+  std::string from{};       ///< The literal address that it comes from, as this host sees it; empty: not known
 };
 struct StreamBroken {
   StreamNumber stream;
@@ -67,9 +68,13 @@ struct FromNode {
 struct FromGuard {
   AgentEnded ended;
 };
+/// The answer to AskHost, where that process has ended. There is none where it lives, or where nobody knows.
+struct FromHost {
+  Incarnation ended;
+};
 /// The time of the last WakeAt has come.
 struct RoundTick {};
-using RoundEvent = std::variant<StreamOpened, StreamBroken, FromNode, FromGuard, RoundTick>;
+using RoundEvent = std::variant<StreamOpened, StreamBroken, FromNode, FromGuard, FromHost, RoundTick>;
 
 // --- actions ----------------------------------------------------------------------------------------------------
 
@@ -80,6 +85,11 @@ struct SendTo {
 /// After what was sent to it. The round forgets the stream at once and expects no StreamBroken.
 struct CloseStream {
   StreamNumber stream;
+};
+/// The stream of this process broke. A connection to its port, which it held until its end, shows whether it has ended: FromHost.
+struct AskHost {
+  Incarnation who;
+  LivenessPort port;
 };
 /// The one next Tick; it replaces the one before.
 struct WakeAt {
@@ -104,7 +114,7 @@ struct Say {
   std::string text;
   bool by_one = false;  ///< One node, or a connection that is not authenticated, caused it, and may again.
 };
-using RoundAction = std::variant<SendTo, CloseStream, WakeAt, BeginGeneration, EndGeneration, HandOver, Say>;
+using RoundAction = std::variant<SendTo, CloseStream, AskHost, WakeAt, BeginGeneration, EndGeneration, HandOver, Say>;
 
 /// Conducts: each event goes to the part that it concerns, and `advance` asks the parts, in one fixed order, what follows. The parts own their
 /// state and decide; this class performs what concerns several of them, and says and sends it.
@@ -136,7 +146,9 @@ class Round {
   void on(const StreamBroken& event, Instant now);
   void on(const FromNode& event, Instant now);
   void on(const FromGuard& event, Instant now);
+  void on(const FromHost& event, Instant now);
   void on(const RoundTick& event, Instant now);
+  void ask_host(StreamNumber stream);
   void end_stream(StreamNumber stream, Instant now);
   void said(Node& node, const NodeMessage& message, Instant now);
   [[nodiscard]] bool is_of_node_here(const AgentEnded& ended) const;

@@ -62,8 +62,11 @@ void Round::lose_nodes(Instant now) {
   }
   for (const NodeId& id : silent.nodes)
     gone.emplace_back(id, fmt::format("nothing was heard of it for {:.3g} s", seconds(setup_.timeouts.heartbeat_limit)));
-  for (const auto& [id, until] : ended_.waited_for())
-    if (!nodes_.at(id).stream || until <= now) gone.emplace_back(id, "its agent was killed, as its guard says");
+  for (const auto& [id, how] : ended_.waited_for())
+    if (!nodes_.at(id).stream || how.until <= now)
+      gone.emplace_back(id, how.witness == EndedAgents::Witness::guard
+                                ? "its agent was killed, as its guard says"
+                                : "its agent has ended: its host refuses connections to the agent's port");
   if (!generation().is_deserted(now) && !verdict_.is_given())
     for (const auto& [at, id] : nodes_.broken()) {
       if (at + setup_.timeouts.reconnect_grace > now && !ELRUN_PLANTED(no_grace_to_reconnect)) break;

@@ -50,12 +50,13 @@ class Coordinator {
   void pass(Duration time) {
     now_ += time;
     deliver(store_.expire(now_));
+    for (const Incarnation& who : std::exchange(asked_, {})) feed(FromHost{who});
     feed(RoundTick{});
   }
   void open(std::uint64_t agent) {
     if (streams_.contains(agent)) return;
     streams_[agent] = StreamNumber{++made_};
-    feed(StreamOpened{streams_[agent], false});
+    feed(StreamOpened{streams_[agent], false, "10.0.0.1"});
   }
   void cut(std::uint64_t agent) {
     const auto stream = streams_.find(agent);
@@ -83,6 +84,7 @@ class Coordinator {
   }
   void perform(const SendTo& send) { understood(send.message); }
   void perform(const CloseStream& close) { drop(close.stream); }
+  void perform(const AskHost& ask) { asked_.push_back(ask.who); }
   void perform(const WakeAt&) {}
   void perform(const BeginGeneration& begin) {
     ELRUN_ASSERT(begin.generation.number > newest_ || begin.adopted);
@@ -107,6 +109,7 @@ class Coordinator {
 
   Round round_;
   StoreCore store_;
+  std::vector<Incarnation> asked_;
   Instant now_{};
   std::map<std::uint64_t, StreamNumber> streams_;
   std::uint64_t made_ = 0, newest_ = 0;
@@ -173,6 +176,7 @@ Join resuming(std::uint8_t agent, const Generation& generation, Seat seat) {
   join.restarts = {3, 1};
   join.heard = generation.number + 2;
   join.has_trained = true;
+  join.liveness = LivenessPort{"10.0.0.1", 41000};
   return join;
 }
 

@@ -1,4 +1,4 @@
-// A real agent is killed: its guard tells the coordinator, here in this process, where a broken stream alone would be waited for much longer.
+// A real agent is killed: its guard or its host tells the coordinator, here in this process, where a broken stream alone would be waited for much longer.
 #include <sys/wait.h>
 
 #include <csignal>
@@ -18,6 +18,7 @@
 #include "launcher/process/guard.hpp"
 #include "rendezvous/net/node_link.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/relay.hpp"
 #include "tests/support/spawn.hpp"
 
 using namespace elrun;
@@ -27,6 +28,7 @@ namespace {
 
 constexpr Duration patience = 60s;  // only a failing test waits for so long
 constexpr const char* word_of_guard = "its agent was killed, as its guard says";
+constexpr const char* word_of_host = "its agent has ended: its host refuses connections to the agent's port";
 
 struct Stage {
   boost::asio::io_context loop;
@@ -68,13 +70,10 @@ struct Stage {
   bool until_said(const std::string& text) {
     return until([&] { return says(text); });
   }
-  [[nodiscard]] Job::Setting agent() const {
-    std::vector<std::string> arguments{"--nnodes",         "1:2",
-                                       "--nproc_per_node", "1",
-                                       "--rdzv_id",        "job",
-                                       "--rdzv_backend",   "c10d",
-                                       "--rdzv_endpoint",  "127.0.0.1:" + std::to_string(port),
-                                       "--rdzv_conf"};
+  [[nodiscard]] Job::Setting agent() const { return agent("127.0.0.1:" + std::to_string(port)); }
+  [[nodiscard]] Job::Setting agent(const std::string& endpoint) const {
+    std::vector<std::string> arguments{"--nnodes",       "1:2",  "--nproc_per_node", "1",      "--rdzv_id",  "job",
+                                       "--rdzv_backend", "c10d", "--rdzv_endpoint",  endpoint, "--rdzv_conf"};
     arguments.push_back("is_host=0,last_call_timeout=0.1" + (access.token_file.empty() ? "" : ",token_file=" + access.token_file));
     arguments.insert(arguments.end(), {"--no_python", "/bin/sleep", "1000"});
     return {.arguments = std::move(arguments), .environment = {{"XDG_RUNTIME_DIR", directory.path()}}};
@@ -128,12 +127,27 @@ TEST_CASE("the guard of an agent that is killed tells the coordinator, which wai
   const bool has_token = GENERATE(false, true);
   CAPTURE(has_token);
   Stage stage{has_token ? "a token that nobody else has" : ""};
-  Job agent{stage.agent()};
+  Relay translator{stage.port};  // behind it the agent has another address, so its host is not asked
+  Job agent{stage.agent(translator.endpoint())};
   REQUIRE(stage.until_said("generation 1@"));
   const std::vector<Watch> children = agent.children();
   agent.signal(SIGKILL);
   CHECK(stage.until_said(word_of_guard));
   for (const Watch& child : children) CHECK(child.ended(10s));  // the guard is one of them
+}
+
+TEST_CASE("an agent that is killed with its guard is lost without a grace, for its host refuses connections to its port",
+          "[guard][process][grpc]") {
+  Stage stage;
+  Job agent{stage.agent()};
+  REQUIRE(stage.until_said("generation 1@"));
+  for (const pid_t guard : agent.children_named("elrun-guard")) ::kill(guard, SIGKILL);
+  SECTION("with its workers, as the processes of a container are") {
+    for (const pid_t worker : agent.children_named("sleep")) ::kill(worker, SIGKILL);
+  }
+  agent.signal(SIGKILL);
+  CHECK(stage.until_said(word_of_host));
+  CHECK_FALSE(stage.says(word_of_guard));
 }
 
 TEST_CASE("an agent that ends by itself is no news for its guard", "[guard][process][grpc]") {
@@ -152,6 +166,7 @@ TEST_CASE("an agent that ends by itself is no news for its guard", "[guard][proc
   CHECK(code == 128 + SIGTERM);
   CHECK(stage.until_said(" leaves: "));  // its last message may come after it has ended
   CHECK_FALSE(stage.says(word_of_guard));
+  CHECK_FALSE(stage.says(word_of_host));
 }
 
 TEST_CASE(

@@ -83,8 +83,10 @@ void Relay::work() {
 
 void Relay::accept_one() {
   const int from = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC), to = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = loopback(target_);
-  if (from >= 0 && ::connect(to, generic(address), sizeof address) == 0) return pairs_.push_back({from, to});
+  sockaddr_in address = loopback(target_), source = loopback(0);
+  source.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  if (from >= 0 && ::bind(to, generic(source), sizeof source) == 0 && ::connect(to, generic(address), sizeof address) == 0)
+    return pairs_.push_back({from, to});
   if (from >= 0) ::close(from);
   ::close(to);
 }

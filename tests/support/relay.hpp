@@ -9,7 +9,8 @@
 
 namespace elrun::test {
 
-/// Connections to `endpoint()` are connections to the port `to`. Cut: they stay open, and no byte passes either way.
+/// Connections to `endpoint()` are connections to the port `to`. Whoever listens there sees them come from 127.0.0.2, as behind a translator of
+/// addresses. Cut: they stay open, and no byte passes either way.
 class Relay {
  public:
   explicit Relay(std::uint16_t to);

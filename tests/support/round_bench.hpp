@@ -32,6 +32,7 @@ class RoundBench {
   std::set<StreamNumber> silent;  ///< Of these, the ones that do not.
   std::vector<std::string> said;
   std::size_t handed_over = 0;  ///< How often HandOver was given.
+  std::vector<AskHost> asked;
   std::vector<Generation> begun;
   std::vector<Member> members;  ///< Of the newest generation.
   RoundOptions options;
@@ -64,7 +65,7 @@ class RoundBench {
   StreamNumber open_stream(bool in_process = false) {
     const StreamNumber stream{next_stream_++};
     open.insert(stream);
-    feed(StreamOpened{stream, in_process});
+    feed(StreamOpened{stream, in_process, in_process ? "" : "10.0.0.7"});
     return stream;
   }
   [[nodiscard]] Join a_join(const std::string& node, std::uint64_t incarnation = 1) const {
@@ -152,6 +153,7 @@ class RoundBench {
     if (const auto* begin = std::get_if<BeginGeneration>(&action)) begun.push_back(begin->generation), members = begin->members;
     if (const auto* say = std::get_if<Say>(&action)) said.push_back(say->text);
     if (std::holds_alternative<HandOver>(action)) ++handed_over;
+    if (const auto* ask = std::get_if<AskHost>(&action)) asked.push_back(*ask);
   }
   std::uint64_t next_stream_ = 1;
   std::optional<Instant> wake_;

@@ -1,4 +1,4 @@
-// Round: an agent was killed, as its guard says.
+// Round: an agent was killed, as its guard says, or has ended, as its host says.
 #include "tests/support/round_pair.hpp"
 
 namespace elrun::test {
@@ -162,6 +162,109 @@ TEST_CASE("an agent that was killed after the verdict is not waited for", "[roun
   bench.feed(FromGuard{ended(bench, "b")});
   bench.break_stream(bench.b);
   CHECK(bench.round.may_end(bench.now));
+}
+
+namespace {
+
+constexpr const char* word_of_host = "node b is lost: its agent has ended: its host refuses connections to the agent's port";
+
+/// A world of "a" and "b", of which b has a port at this address.
+struct PairWithPort : RoundBench {
+  StreamNumber a, b;
+  explicit PairWithPort(const std::string& address = "10.0.0.7") : RoundBench{two}, a{join("a")}, b{join(b_join(address))} {
+    pass(options.last_call);
+    REQUIRE(world(a) == "a b");
+    REQUIRE(world(b) == "a b");
+  }
+  [[nodiscard]] Join b_join(const std::string& address) const {
+    Join join = a_join("b");
+    join.liveness = LivenessPort{address, 41000};
+    return join;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("when a stream breaks the host is asked, and the node is lost at once where it says that its process has ended", "[round]") {
+  PairWithPort bench;
+  bench.break_stream(bench.b);
+  REQUIRE(bench.asked.size() == 1);
+  CHECK(bench.asked.front().who == Incarnation{NodeId{"b"}, 1});
+  CHECK(bench.asked.front().port == LivenessPort{"10.0.0.7", 41000});
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+  const Instant then = bench.now;
+  bench.feed(FromHost{bench.asked.front().who});
+  CHECK(bench.now == then);
+  REQUIRE(bench.count<Revoke>(bench.a) == 1);
+  CHECK(bench.last<Revoke>(bench.a)->why.what == word_of_host);
+  CHECK(bench.last<Revoke>(bench.a)->cause == EndCause::loss);
+  bench.feed(FromHost{bench.asked.front().who});  // a second time it changes nothing
+  CHECK(bench.count<Revoke>(bench.a) == 1);
+}
+
+TEST_CASE("a host that does not answer leaves the node its grace", "[round]") {
+  PairWithPort bench;
+  bench.break_stream(bench.b);
+  bench.pass(249ms);
+  CHECK(bench.count<Revoke>(bench.a) == 0);
+  bench.pass(1ms);
+  CHECK_THAT(bench.last<Revoke>(bench.a)->why.what, Contains("did not return within 0.25 s"));
+}
+
+TEST_CASE("a host is asked only where the stream came from the address at which the process listens", "[round]") {
+  SECTION("a translator of addresses is between them") {
+    PairWithPort bench{"192.168.1.2"};
+    bench.break_stream(bench.b);
+    CHECK(bench.asked.empty());
+  }
+  SECTION("the agent has no such port") {
+    Pair bench;
+    bench.break_stream(bench.b);
+    CHECK(bench.asked.empty());
+  }
+  SECTION("the coordinator closed the stream itself") {
+    PairWithPort bench;
+    bench.silent.insert(bench.b);
+    bench.pass(10s);
+    REQUIRE_FALSE(bench.open.contains(bench.b));
+    CHECK(bench.asked.empty());
+  }
+  SECTION("the job is over") {
+    PairWithPort bench;
+    bench.say(bench.a, JobFinished{bench.generation()});
+    REQUIRE(bench.round.verdict());
+    bench.break_stream(bench.b);
+    CHECK(bench.asked.empty());
+  }
+}
+
+TEST_CASE("what a host says does not count for a process that came back, nor for the next one of its node", "[round]") {
+  PairWithPort bench;
+  const World held = *bench.last<World>(bench.b);
+  bench.break_stream(bench.b);
+  REQUIRE(bench.asked.size() == 1);
+  SECTION("it came back on another stream") {
+    const auto again = bench.resume("b", held);
+    bench.feed(FromHost{bench.asked.front().who});
+    bench.pass(10s);
+    CHECK(bench.open.contains(again));
+    CHECK(bench.count<Revoke>(bench.a) == 0);
+  }
+  SECTION("its node has another process by then") {
+    const auto next = bench.join("b", 2);
+    bench.acknowledge(bench.a, "a");
+    REQUIRE(bench.world(next) == "a b");
+    const auto then = bench.generation();
+    bench.feed(FromHost{bench.asked.front().who});
+    bench.break_stream(next);
+    bench.feed(FromHost{bench.asked.front().who});
+    bench.pass(100ms);
+    CHECK(bench.round.running() == then);
+  }
+  SECTION("it is not here") {
+    bench.feed(FromHost{{NodeId{"c"}, 1}});
+    CHECK(bench.count<Revoke>(bench.a) == 0);
+  }
 }
 
 }  // namespace elrun::test

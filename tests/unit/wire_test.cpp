@@ -41,6 +41,7 @@ Join a_join() {
   join.prepares = true;
   join.preparedness = Preparedness::ready;
   join.has_trained = true;
+  join.liveness = LivenessPort{"10.0.0.2", 41000};
   return join;
 }
 
@@ -143,6 +144,7 @@ TEST_CASE("every message arrives as it was sent", "[wire]") {
   CHECK(join.prepares);
   CHECK(join.preparedness == Preparedness::ready);
   CHECK(join.has_trained);
+  CHECK(join.liveness == LivenessPort{"10.0.0.2", 41000});
   CHECK(std::get<Prepare>(there_and_back(CoordinatorMessage{Prepare{a_world()}})).beside == a_world());
   const auto not_prepared = std::get<NotPrepared>(there_and_back(NodeMessage{NotPrepared{twelve, "exit code 3 \xff", 3, true}}));
   CHECK(not_prepared.beside == twelve);
@@ -459,6 +461,7 @@ TEST_CASE("what an earlier version does not say has its default", "[wire]") {
   CHECK(join.heartbeat == 0s);
   CHECK(join.stop_grace == 0s);
   CHECK_FALSE(join.has_trained);
+  CHECK_FALSE(join.liveness);
   CHECK(join.restarts == RestartCounts{});
   CHECK(join.topology.empty());
 }

@@ -231,7 +231,7 @@ void Simulation::perform(ProcessId id, const launcher::Send& a) {
     whole.who = agent.who;
     whole.run = RunId{"run"};
     whole.version = "1.2.0";
-    whole.address = fmt::format("10.0.0.{}", process(id).host);
+    whole.address = address_of(process(id).host);
     if (!join->resuming && (agent.port == 0 || agent.port_is_for != join->last))
       agent.port = static_cast<std::uint16_t>(exact_ ? 20000 + 100 * id.value() + join->last.number : 20000 + ++ports_ % 40000),
       agent.port_is_for = join->last;
@@ -242,6 +242,7 @@ void Simulation::perform(ProcessId id, const launcher::Send& a) {
     whole.heartbeat = profile_.timeouts.heartbeat;
     whole.stop_grace = profile_.timeouts.stop_grace;
     whole.prepares = profile_.agents_prepare;
+    whole.liveness = LivenessPort{whole.address, 1};  // the simulation knows which process it is
     message = std::move(whole);
   }
   if (traced_ && !std::holds_alternative<StoreCall>(message)) tell("{} says {}", name(id), words(message));

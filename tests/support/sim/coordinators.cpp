@@ -46,7 +46,8 @@ void Simulation::on(ProcessId id, const StreamArrives& e) {
   Stream& stream = streams_.at(e.stream);
   stream.coordinator_end = true;
   send_down(e.stream, StreamAccepted{e.stream});
-  feed(id, StreamOpened{StreamNumber{e.stream}, stream.in_process});
+  feed(id,
+       StreamOpened{StreamNumber{e.stream}, stream.in_process, stream.in_process ? std::string{} : address_of(process(stream.agent).host)});
 }
 
 void Simulation::on(ProcessId id, const Uplink& e) {
@@ -65,6 +66,11 @@ void Simulation::on(ProcessId id, const Uplink& e) {
 void Simulation::on(ProcessId id, const GuardArrives& e) {
   tell("{} hears from a guard: {}", name(id), words(NodeMessage{e.ended}));
   feed(id, FromGuard{e.ended});
+}
+
+void Simulation::on(ProcessId id, const HostAnswers& e) {
+  tell("{} hears from the host of node {} that its agent has ended", name(id), e.ended.node.value());
+  feed(id, FromHost{e.ended});
 }
 
 void Simulation::on(const OutsiderArrives&) {
@@ -160,6 +166,21 @@ void Simulation::perform(ProcessId id, const SendTo& a) {
 void Simulation::perform(ProcessId id, const CloseStream& a) {
   close_coordinator_end(a.stream.value());
   drop_stream(id, a.stream.value());
+}
+
+// A host that is up refuses what comes to a process that has ended. While the way there is blocked nothing comes.
+void Simulation::perform(ProcessId id, const AskHost& a) {
+  const auto agent = std::find_if(agents_.begin(), agents_.end(), [&](const auto& one) { return one.second.who == a.who; });
+  if (agent == agents_.end() || process(agent->first).alive) return;
+  const HostId here = process(id).host, there = process(agent->first).host;
+  const auto is_blocked = [&](HostId from, HostId to) {
+    const auto blocked = blocked_.find({from, to});
+    return blocked != blocked_.end() && blocked->second > now_;
+  };
+  if (!hosts_[there] || is_blocked(here, there) || is_blocked(there, here)) return;
+  Instant at = now_;
+  if (!exact_) at += 2 * profile_.delay_min + Duration{1us} * static_cast<std::int64_t>(guards_.below(20'000));
+  happen(at, id, HostAnswers{a.who});
 }
 
 void Simulation::perform(ProcessId id, const WakeAt& a) {

@@ -21,6 +21,7 @@
 namespace elrun::sim {
 
 using HostId = std::uint32_t;
+[[nodiscard]] inline std::string address_of(HostId host) { return "10.0.0." + std::to_string(host); }
 using StreamId = std::uint64_t;  ///< Also the coordinator's number for it.
 using Slot = std::uint32_t;      ///< A node of the job, whoever runs it at the moment.
 
@@ -40,7 +41,11 @@ struct Downlink {
 };
 struct GuardArrives {
   AgentEnded ended;
-};                          ///< On a stream of its own
+};  ///< On a stream of its own
+/// The answer of a host: this agent's process has ended.
+struct HostAnswers {
+  Incarnation ended;
+};
 struct OutsiderArrives {};  ///< Who can reach the coordinator, says that an agent has ended, and does not know its number
 struct UplinkEnds {
   StreamId stream;
@@ -177,11 +182,11 @@ struct CopyIsMade {
 };
 struct CutLooks {};  ///< Workers at their connections, where nodes are or were cut from each other
 using Happening =
-    std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, GuardArrives, OutsiderArrives, UplinkEnds, DownlinkEnds, ConnectLimit,
-                 ConnectAgain, HeartbeatDue, SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker, SocketClosed,
-                 ChildEnded, ToWorker, SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, IsReady, Vote, PeerGone, Injected,
-                 Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal, ParcelArrives, PeerLost, LooksAgain, JobInjected, NodeDies,
-                 CutBegins, CutLooks, SaysUnreachable, SlotLineSays, SlotPacket, SlotLineEnds, FromWriter, WriterHangsUp, WriterReply,
-                 WriterLooks, WriterReadsAll, SaveIsOver, CopyIsMade>;
+    std::variant<StreamArrives, StreamAccepted, Uplink, Downlink, GuardArrives, HostAnswers, OutsiderArrives, UplinkEnds, DownlinkEnds,
+                 ConnectLimit, ConnectAgain, HeartbeatDue, SupervisorTimer, RoundTimer, StoreTimer, LingerOver, WorkerBegins, FromWorker,
+                 SocketClosed, ChildEnded, ToWorker, SignalArrives, WorkerExits, StepComputed, StepTooLong, ComesBack, IsReady, Vote,
+                 PeerGone, Injected, Thaws, AgentArrives, TakesOver, FreshCoordinator, Heal, ParcelArrives, PeerLost, LooksAgain,
+                 JobInjected, NodeDies, CutBegins, CutLooks, SaysUnreachable, SlotLineSays, SlotPacket, SlotLineEnds, FromWriter,
+                 WriterHangsUp, WriterReply, WriterLooks, WriterReadsAll, SaveIsOver, CopyIsMade>;
 
 }  // namespace elrun::sim

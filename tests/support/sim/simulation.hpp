@@ -254,6 +254,7 @@ class Simulation {
   void work_coordinator(ProcessId coordinator);
   void perform(ProcessId id, const SendTo& a);
   void perform(ProcessId id, const CloseStream& a);
+  void perform(ProcessId id, const AskHost& a);
   void perform(ProcessId id, const WakeAt& a);
   void perform(ProcessId id, const BeginGeneration& a);
   void perform(ProcessId id, const EndGeneration& a);
@@ -338,6 +339,7 @@ class Simulation {
   void on(ProcessId to, const Uplink& e);
   void on(ProcessId to, const Downlink& e);
   void on(ProcessId to, const GuardArrives& e);
+  void on(ProcessId to, const HostAnswers& e);
   void on(const OutsiderArrives& e);
   void on(ProcessId to, const UplinkEnds& e);
   void on(ProcessId to, const DownlinkEnds& e);

@@ -7,6 +7,7 @@
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/system/system_error.hpp>
 
 #include "lib/link/socket.hpp"
 
@@ -27,7 +28,9 @@ std::optional<LivenessPort> LivenessPorts::at(const std::string& address) {
 class LivenessQuestions::Question : public std::enable_shared_from_this<Question> {
  public:
   Question(boost::asio::io_context& loop, Fd socket, const SocketAddress& to, std::weak_ptr<std::size_t> asked, std::function<void()> ended)
-      : to_{to}, asked_{std::move(asked)}, ended_{std::move(ended)}, socket_{adopt(loop, std::move(socket), to.family())}, timer_{loop} {}
+      : to_{to}, asked_{std::move(asked)}, ended_{std::move(ended)}, socket_{adopt(loop, std::move(socket), to.family())}, timer_{loop} {
+    if (const auto counted = asked_.lock()) ++*counted;
+  }
   ~Question() {
     if (const auto asked = asked_.lock()) --*asked;
   }
@@ -55,11 +58,10 @@ class LivenessQuestions::Question : public std::enable_shared_from_this<Question
       if (!failed) self->readable();
     });
   }
-  // The system resets what waits at a port when that closes. Its owner never takes a connection, so nothing is sent and none is ended while it lives.
+  // The system resets what waits at a port when that closes. What is ended in order or sends something is another program's.
   void readable() {
     char byte = 0;
-    const ssize_t got = ::recv(socket_.native_handle(), &byte, 1, MSG_DONTWAIT);
-    if (got == 0 || (got < 0 && errno == ECONNRESET)) return process_has_ended();
+    if (::recv(socket_.native_handle(), &byte, 1, MSG_DONTWAIT) < 0 && errno == ECONNRESET) return process_has_ended();
     over();
   }
   void process_has_ended() {
@@ -93,8 +95,11 @@ void LivenessQuestions::ask(const LivenessPort& port, std::function<void()> ende
       if (!asked.expired()) ended();
     });
   if (!begun) return;
-  ++*under_way_;
-  std::make_shared<Question>(loop_, std::move(socket), *to, under_way_, std::move(ended))->begin(patience_);
+  try {
+    const auto question = std::make_shared<Question>(loop_, std::move(socket), *to, under_way_, std::move(ended));
+    question->begin(patience_);
+  } catch (const boost::system::system_error&) {  // the system watches no more sockets: no answer
+  }
 }
 
 }  // namespace elrun::inline v0

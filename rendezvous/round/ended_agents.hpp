@@ -4,7 +4,9 @@
 /// A process that has ended resumes nothing, so its node gets no grace: it is lost when its stream has ended too. What the agent said before its end
 /// is read first in this way. A stream that stays open (the network lost its end) is waited for as long as a broken one is.
 ///
-/// What always holds: who has ended is never a node again. A Join that it sent before, and that is read only later, is no word of a node that lives.
+/// What always holds: who has ended, as its guard says, is never a node again. A Join that it sent before, and that is read only later, is no word of a
+/// node that lives. What a host says may be another one's word (a firewall's, a translator's), so who comes back after it is a newcomer, as after the
+/// grace.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,8 +34,10 @@ class EndedAgents {
   };
   /// The process that has the name of a node that is here has ended. `until`: its stream is waited for. The first witness counts.
   void end(const Incarnation& who, Instant until, Witness witness = Witness::guard) {
-    if (ended_.size() >= ended_agents_max) ended_.erase(ended_.begin());
-    ended_.insert(who);
+    if (witness == Witness::guard) {
+      if (ended_.size() >= ended_agents_max) ended_.erase(ended_.begin());
+      ended_.insert(who);
+    }
     waited_for_.try_emplace(who.node, Ended{until, witness});
   }
   [[nodiscard]] bool has_ended(const Incarnation& who) const { return ended_.contains(who); }

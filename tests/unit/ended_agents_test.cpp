@@ -19,6 +19,16 @@ TEST_CASE("an agent that has ended stays so; its node's next agent has not", "[e
   CHECK_FALSE(agents.has_ended({b, 1}));
 }
 
+TEST_CASE("who has ended as its host says may come back, for that may be another one's word", "[ended]") {
+  EndedAgents agents;
+  agents.end({a, 1}, at(1s), EndedAgents::Witness::host);
+  CHECK(agents.waited_for().at(a).witness == EndedAgents::Witness::host);
+  CHECK_FALSE(agents.has_ended({a, 1}));
+  agents.end({a, 1}, at(2s), EndedAgents::Witness::guard);
+  CHECK(agents.waited_for().at(a).until == at(1s));
+  CHECK(agents.has_ended({a, 1}));
+}
+
 TEST_CASE("the node of an agent that has ended is waited for until it is gone, and not longer by being told again", "[ended]") {
   EndedAgents agents;
   CHECK_FALSE(agents.next_due());

@@ -238,6 +238,19 @@ TEST_CASE("a host is asked only where the stream came from the address at which 
   }
 }
 
+TEST_CASE("a process that lives although its host seemed to say otherwise comes back as a newcomer", "[round]") {
+  PairWithPort bench;
+  const World held = *bench.last<World>(bench.b);
+  bench.break_stream(bench.b);
+  bench.feed(FromHost{bench.asked.front().who});
+  REQUIRE(bench.count<Revoke>(bench.a) == 1);
+  const auto again = bench.resume("b", held);  // its workers still run, and are told to end
+  REQUIRE(bench.open.contains(again));
+  bench.acknowledge(bench.a, "a");
+  bench.acknowledge(again, "b");
+  CHECK(bench.world(again) == "a b");
+}
+
 TEST_CASE("what a host says does not count for a process that came back, nor for the next one of its node", "[round]") {
   PairWithPort bench;
   const World held = *bench.last<World>(bench.b);

@@ -1,5 +1,6 @@
 #include "lib/comm/collectives.hpp"
 
+#include <atomic>
 #include <future>
 #include <thread>
 #include <vector>
@@ -77,39 +78,50 @@ TEST_CASE("a call of many transfers has one limit for all of them", "[collective
   const bool reduces = GENERATE(false, true);
   constexpr Duration limit = 8s, late = 7s;  // what is late is in the first transfer; in the second rank 2 is missing
   constexpr std::size_t block = 256 << 10;   // bytes; a reduction of eight times as much per rank has several rounds
-  std::promise<void> over;
-  auto all_over = over.get_future().share();
-  const auto problems = run_collectives(3, Transport::tcp, [&](std::uint32_t rank, Collectives& group) -> std::string {
-    std::vector<std::byte> data(3 * 8 * block);
-    const auto call = [&] {
-      return reduces ? group.all_reduce(data.data(), data.size(), DType::u8, ReduceOp::sum, {.limit = limit})
-                     : group.broadcast(data, Rank{0}, {.limit = limit});
-    };
-    if (rank == 2 && reduces) {  // takes part in the first round alone
-      std::this_thread::sleep_for(late);
-      std::vector<SendList> sends(3);
-      std::vector<ReceiveList> receives(3);
-      for (const std::uint32_t peer : {0, 1})
-        sends[peer].push_back(std::span{data}.first(2 * block)),
-            receives[peer].push_back(std::span{data}.subspan((2 + 2 * peer) * block, 2 * block));
-      CallOptions as_others = patient;
-      as_others.label.kind = CallKind::all_reduce(DType::u8, ReduceOp::sum);
-      const auto first = group.exchange(sends, receives, as_others);
-      if (!first.ok()) return text(first);
-    }
-    if (rank == 2) return all_over.wait(), "";
-    if (rank == 0 && !reduces) std::this_thread::sleep_for(late);
-    const SteadyClock clock;
-    const Instant before = clock.now();
-    const auto ended = call();
-    if (rank == 0) return "";
-    const Duration took = clock.now() - before;
-    over.set_value();
-    if (ended.ok()) return "it succeeded without rank 2";
-    const bool own = ended.failure().code == Code::deadline_passed;  // or rank 0 ran out of time a moment before
-    if (own && ended.failure().what.find("within 8000 ms") == std::string::npos) return text(ended);
-    // A limit for each transfer would take limit + late at least; a busy machine has `late` to spare here.
-    return took < limit + late ? "" : "it took " + std::to_string(took / 1ms) + " ms";
-  });
-  CHECK(problems == std::vector<std::string>(3));
+  // The one that is late has a second until the others run out of time. Where the system does not run it for so long, there was no second transfer, and it is tried again.
+  std::atomic<bool> too_late = true;
+  for (int tries = 0; tries < 4 && too_late; ++tries) {
+    too_late = false;
+    std::promise<void> over;
+    auto all_over = over.get_future().share();
+    const auto problems = run_collectives(3, Transport::tcp, [&](std::uint32_t rank, Collectives& group) -> std::string {
+      std::vector<std::byte> data(3 * 8 * block);
+      const auto call = [&] {
+        return reduces ? group.all_reduce(data.data(), data.size(), DType::u8, ReduceOp::sum, {.limit = limit})
+                       : group.broadcast(data, Rank{0}, {.limit = limit});
+      };
+      const SteadyClock clock;
+      const Instant before = clock.now();
+      if (rank == 2 && reduces) {  // takes part in the first round alone
+        std::this_thread::sleep_for(late);
+        std::vector<SendList> sends(3);
+        std::vector<ReceiveList> receives(3);
+        for (const std::uint32_t peer : {0, 1})
+          sends[peer].push_back(std::span{data}.first(2 * block)),
+              receives[peer].push_back(std::span{data}.subspan((2 + 2 * peer) * block, 2 * block));
+        CallOptions as_others = patient;
+        as_others.label.kind = CallKind::all_reduce(DType::u8, ReduceOp::sum);
+        const auto first = group.exchange(sends, receives, as_others);
+        if (!first.ok() && clock.now() - before < limit) return text(first);
+        too_late = !first.ok();
+      }
+      if (rank == 2) return all_over.wait(), "";
+      if (rank == 0 && !reduces) {
+        std::this_thread::sleep_for(late);
+        too_late = clock.now() - before >= limit;
+      }
+      const Instant began = clock.now();
+      const auto ended = call();
+      if (rank == 0) return "";
+      const Duration took = clock.now() - began;
+      over.set_value();
+      if (ended.ok()) return "it succeeded without rank 2";
+      const bool own = ended.failure().code == Code::deadline_passed;  // or rank 0 ran out of time a moment before
+      if (own && ended.failure().what.find("within 8000 ms") == std::string::npos) return text(ended);
+      // A limit for each transfer would take limit + late at least; a busy machine has `late` to spare here.
+      return took < limit + late ? "" : "it took " + std::to_string(took / 1ms) + " ms";
+    });
+    CHECK(problems == std::vector<std::string>(3));
+  }
+  CHECK_FALSE(too_late);
 }

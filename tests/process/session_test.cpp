@@ -444,28 +444,35 @@ TEST_CASE("three processes of an operator's job meet with nothing but an address
 }
 
 TEST_CASE("who comes to a world that was given up hears who was late, also while rank 0 is still there", "[session]") {
-  const std::uint16_t port = free_port();
-  boost::asio::io_context loop;
-  const Log log{"rank 0", [](Level, std::string_view) {}};
-  const auto host = WorldHost::open(loop, steady, log, "127.0.0.1", port, WorldSize{2}, "", within(2s));  // rank 1 comes by then
-  REQUIRE(host.ok());
-  std::thread runs{[&] { loop.run(); }};
-  const auto early = open_in_operators_job({.rank = Rank{1}, .world = WorldSize{2}, .master_address = "127.0.0.1", .master_port = port},
-                                           WorkerKind::job, within(20s));
-  const SocketAddress address = resolve("127.0.0.1", port).value().front();
-  const Fd late{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  const ByteVector hello = encode(Hello{.pid = 1, .rank = 0, .world = 2});
-  std::array<char, 4096> answer{};
-  pollfd heard{late.get(), POLLIN, 0};
-  const bool is_answered = ::connect(late.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) == 0 &&
-                           ::send(late.get(), hello.data(), hello.size(), MSG_NOSIGNAL) > 0 && ::poll(&heard, 1, 20000) == 1 &&
-                           ::recv(late.get(), answer.data(), answer.size(), 0) > 0;
-  loop.stop();
-  runs.join();
-  REQUIRE_FALSE(early.ok());
-  CHECK_THAT(early.failure().what, Catch::Contains("1 of 2 workers have come in time; missing: rank 0"));
-  CHECK(is_answered);
-  CHECK_THAT(std::string(answer.data(), answer.size()), Catch::Contains("1 of 2 workers have come in time; missing: rank 0"));
+  const std::string missing = "1 of 2 workers have come in time; missing: rank 0";
+  std::string heard_early, heard_late;
+  // Rank 1 has these 2 s to come. Where the system does not run its threads for so long, nobody has come in time, and it is tried again.
+  for (int tries = 0; tries < 4 && heard_early.find(missing) == std::string::npos; ++tries) {
+    const std::uint16_t port = free_port();
+    boost::asio::io_context loop;
+    const Log log{"rank 0", [](Level, std::string_view) {}};
+    const auto host = WorldHost::open(loop, steady, log, "127.0.0.1", port, WorldSize{2}, "", within(2s));
+    REQUIRE(host.ok());
+    std::thread runs{[&] { loop.run(); }};
+    const auto early = open_in_operators_job({.rank = Rank{1}, .world = WorldSize{2}, .master_address = "127.0.0.1", .master_port = port},
+                                             WorkerKind::job, within(20s));
+    const SocketAddress address = resolve("127.0.0.1", port).value().front();
+    const Fd late{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    const ByteVector hello = encode(Hello{.pid = 1, .rank = 0, .world = 2});
+    std::array<char, 4096> answer{};
+    pollfd heard{late.get(), POLLIN, 0};
+    const bool is_answered = ::connect(late.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) == 0 &&
+                             ::send(late.get(), hello.data(), hello.size(), MSG_NOSIGNAL) > 0 && ::poll(&heard, 1, 20000) == 1 &&
+                             ::recv(late.get(), answer.data(), answer.size(), 0) > 0;
+    loop.stop();
+    runs.join();
+    REQUIRE_FALSE(early.ok());
+    CHECK(is_answered);
+    heard_early = early.failure().what;
+    heard_late = std::string(answer.data(), answer.size());
+  }
+  CHECK_THAT(heard_early, Catch::Contains(missing));
+  CHECK_THAT(heard_late, Catch::Contains(missing));
 }
 
 TEST_CASE("connections that are not authenticated at rank 0's port hold little, and nobody's rank", "[session]") {

@@ -95,22 +95,28 @@ struct StuckAgent {
       std::printf("%s", job->output().c_str());
       return;
     }
-    INFO(job->output());
-    REQUIRE(said);
+    is_allowed = true;
     const std::vector<pid_t> agents = job->children_named("elrun");
-    REQUIRE(agents.size() == 1);
+    if (!said || agents.size() != 1) return;
     pid = agents.front();
     agent.emplace(pid);
     helper.emplace(static_cast<pid_t>(number_after(*said, "helper")));
     const std::string hangs = "an open of the program waits for good";
-    REQUIRE((job->says(hangs) || job->line(hangs, told_within)));
+    if (!job->says(hangs) && !job->line(hangs, told_within)) return;
     for (const pid_t child : children_of(pid)) {
       const std::string name = text_of_process(std::to_string(child), "comm");
       (name == "elrun-guard\n" ? guard : name == "program\n" ? first : stuck).emplace(child);
     }
-    REQUIRE(guard);
-    REQUIRE(first);
-    REQUIRE(stuck);
+  }
+  /// Nothing where this machine does not allow it. With a limit that is over before the test has seen all that the agent started, it begins again.
+  static std::unique_ptr<StuckAgent> of(const std::string& limit = "300") {
+    for (int tries = 0; tries < 4; ++tries) {
+      auto made = std::make_unique<StuckAgent>(limit);
+      INFO(made->job->output());
+      if (!made->is_allowed || (made->guard && made->first && made->stuck)) return made->is_allowed ? std::move(made) : nullptr;
+      REQUIRE(tries < 3);
+    }
+    return nullptr;
   }
   [[nodiscard]] bool has_directory() const {
     const fs::directory_iterator all{folder.path()};
@@ -121,7 +127,8 @@ struct StuckAgent {
   std::uint16_t health, rendezvous;
   std::unique_ptr<Job> job;
   pid_t pid = -1;
-  std::optional<Watch> agent, guard, first, helper, stuck;  // none: this machine does not allow it
+  bool is_allowed = false;
+  std::optional<Watch> agent, guard, first, helper, stuck;
 };
 
 bool is_free(std::uint16_t port) {
@@ -190,7 +197,9 @@ TEST_CASE("an agent that is killed while an exec hangs leaves nothing behind", "
   HungAgent agent{"1000"};
   if (!agent.job) return;
   CHECK(agent.answers());
-  const std::vector<Watch> children = agent.job->children();
+  std::vector<Watch> children;
+  for (const auto until = std::chrono::steady_clock::now() + told_within; children.size() < 3 && std::chrono::steady_clock::now() < until;)
+    children = agent.job->children();
   CHECK(children.size() == 3);  // the guard and two workers
   agent.job->signal(SIGKILL);
   CHECK(agent.job->wait(told_within) == 128 + SIGKILL);
@@ -198,32 +207,32 @@ TEST_CASE("an agent that is killed while an exec hangs leaves nothing behind", "
 }
 
 TEST_CASE("an agent that is killed while not even SIGKILL ends an exec leaves that process alone behind", "[hung_exec]") {
-  const StuckAgent agent;
-  if (!agent.stuck) return;
-  CHECK_FALSE(is_free(agent.rendezvous));
-  CHECK_FALSE(is_free(agent.health));
-  ::kill(agent.pid, SIGKILL);
-  REQUIRE(agent.agent->ended(told_within));
-  CHECK(is_free(agent.rendezvous));
-  CHECK(is_free(agent.health));
-  CHECK(agent.first->ended(Wait{10000}));
-  CHECK(agent.helper->ended(Wait{10000}));
-  CHECK(agent.guard->ended(Wait{10000}));
-  CHECK_FALSE(agent.has_directory());
-  CHECK_FALSE(agent.stuck->ended(Wait{0}));
+  const auto agent = StuckAgent::of();
+  if (!agent) return;
+  CHECK_FALSE(is_free(agent->rendezvous));
+  CHECK_FALSE(is_free(agent->health));
+  ::kill(agent->pid, SIGKILL);
+  REQUIRE(agent->agent->ended(told_within));
+  CHECK(is_free(agent->rendezvous));
+  CHECK(is_free(agent->health));
+  CHECK(agent->first->ended(Wait{10000}));
+  CHECK(agent->helper->ended(Wait{10000}));
+  CHECK(agent->guard->ended(Wait{10000}));
+  CHECK_FALSE(agent->has_directory());
+  CHECK_FALSE(agent->stuck->ended(Wait{0}));
 }
 
 TEST_CASE("an agent whose worker's exec is over its limit ends with its guard, also where not even SIGKILL ends that exec", "[hung_exec]") {
-  const StuckAgent agent{"8"};  // s, within which this test looks at what the agent has started
-  if (!agent.stuck) return;
-  CHECK(agent.job->line("the program has ended: 126", told_within));
-  INFO(agent.job->output());
-  CHECK(agent.job->says("has not returned in 8.0 s: its storage does not answer"));
-  CHECK(agent.guard->ended(Wait{10000}));  // the agent waited for it, but for 1 s at most
-  CHECK(agent.helper->ended(Wait{10000}));
-  CHECK_FALSE(agent.has_directory());
-  CHECK(is_free(agent.rendezvous));
-  CHECK_FALSE(agent.stuck->ended(Wait{0}));
+  const auto agent = StuckAgent::of("8");  // s, within which this test looks at what the agent has started
+  if (!agent) return;
+  CHECK(agent->job->line("the program has ended: 126", told_within));
+  INFO(agent->job->output());
+  CHECK(agent->job->says("has not returned in 8.0 s: its storage does not answer"));
+  CHECK(agent->guard->ended(Wait{10000}));  // the agent waited for it, but for 1 s at most
+  CHECK(agent->helper->ended(Wait{10000}));
+  CHECK_FALSE(agent->has_directory());
+  CHECK(is_free(agent->rendezvous));
+  CHECK_FALSE(agent->stuck->ended(Wait{0}));
 }
 
 TEST_CASE("a debugger whose exec nothing ends is no process that workers left behind", "[hung_exec]") {

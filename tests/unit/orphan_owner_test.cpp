@@ -90,6 +90,17 @@ TEST_CASE("a call that hangs is waited for only so long, and the ones after it a
   CHECK(*calls <= late_calls_max);
 }
 
+TEST_CASE("a call is not late while its thread could run", "[orphans]") {
+  const auto computes = [](Duration how_long) -> std::function<int()> {
+    return [how_long] {
+      for (const auto until = std::chrono::steady_clock::now() + how_long; std::chrono::steady_clock::now() < until;) continue;
+      return 7;
+    };
+  };
+  CHECK(answer_in_time(computes(500ms), 20ms) == 7);
+  CHECK_FALSE(answer_in_time(computes(processor_max + 3s), 20ms));
+}
+
 TEST_CASE("one call is made on the thread that asks where no other can be started", "[orphans]") {
   const std::function<std::thread::id()> who = [] { return std::this_thread::get_id(); };
   const auto usual_answer = answer_in_time(who, 10s);

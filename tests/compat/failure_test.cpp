@@ -23,8 +23,8 @@ def leave(name, text=""):
     os.rename(os.path.join(folder, name + ".new"), os.path.join(folder, name))
 def wait(name):
     while not os.path.exists(os.path.join(folder, name)): time.sleep(0.005)
-def record(error):
-    text = {"message": {"message": error, "extraInfo": {"py_callstack": "Traceback:\n  File x\n" + error + "\n", "timestamp": str(int(time.time()))}}}
+def record(error, second=None):
+    text = {"message": {"message": error, "extraInfo": {"py_callstack": "Traceback:\n  File x\n" + error + "\n", "timestamp": str(second or int(time.time()))}}}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as f: json.dump(text, f)
 )";
 
@@ -144,11 +144,14 @@ TEST_CASE("46 an error record of plain text is read, and one that is none does n
 
 TEST_CASE("47 what failed first is the root cause, though it was still alive when another died", "[compat][process]") {
   if (!has_python()) return;
-  // Both within one second of the record's clock, most of the time: only the time of its file tells them apart. Nodes tell
-  // how long ago it was, so what is nearer than a message takes may change places.
-  const Programs programs{
-      "if rank == 0:\n    record('RuntimeError: the first')\n    leave('recorded')\n    time.sleep(600)\n"
-      "wait('recorded')\ntime.sleep(0.2)\nrecord('RuntimeError: connection closed by peer')\nsys.exit(5)\n"};
+  // Both within one second of the record's clock: only the time of its file tells them apart, and that is 0.6 s, set here so that it does not matter when they
+  // are run. Nodes tell how long ago it was, so what is nearer than a message takes may change places.
+  const char* const body =
+      "def at(second, part): os.utime(os.environ['TORCHELASTIC_ERROR_FILE'], (second + part, second + part))\n"
+      "if rank == 0:\n    second = int(time.time()) + 1\n    record('RuntimeError: the first', second)\n    at(second, 0.2)\n"
+      "    leave('recorded', str(second))\n    time.sleep(600)\n"
+      "wait('recorded')\nsecond = int(open(os.path.join(folder, 'recorded')).read())\nrecord('RuntimeError: connection closed by peer', second)\n"
+      "at(second, 0.8)\nwhile time.time() < second + 1: time.sleep(0.05)\nsys.exit(5)\n";
   const auto check = [](const std::string& output) {
     INFO(output);
     const std::string root = root_cause(output);
@@ -156,37 +159,54 @@ TEST_CASE("47 what failed first is the root cause, though it was still alive whe
     const std::string others = output.substr(0, output.find("Root Cause"));
     CHECK_THAT(others, Contains("[1]:\n") && Contains("  rank      : 1 (") && Contains("connection closed by peer"));
   };
+  // What is heard of 2 s later is not waited for: then the root cause is what is known, with its code. Where the system does not run worker 0 for so long after
+  // SIGTERM, it is tried again.
+  constexpr int tries = 4, of_the_second = 5;
   SECTION("of one node") {
-    Job job{programs.one_node({"--nproc_per_node", "2"})};
-    CHECK(job.wait(patience) == 1);  // what Python would have ended with
-    check(job.output());
+    for (int i = 0, code = of_the_second; i < tries && code == of_the_second; ++i) {
+      const Programs programs{body};
+      Job job{programs.one_node({"--nproc_per_node", "2"})};
+      code = job.wait(patience);
+      if (code == of_the_second && i + 1 < tries) continue;
+      CHECK(code == 1);  // what Python would have ended with
+      check(job.output());
+    }
   }
   SECTION("of two nodes") {
-    Job a{programs.of_two({"--node_rank", "0"})};
-    REQUIRE(a.line("serving the rendezvous", patience));
-    Job b{programs.of_two({"--node_rank", "1"})};
-    CHECK(a.wait(patience) == 1);
-    CHECK(b.wait(patience) == 1);
-    check(a.output());
+    for (int i = 0, code = of_the_second; i < tries && code == of_the_second; ++i) {
+      const Programs programs{body};
+      Job a{programs.of_two({"--node_rank", "0"})};
+      REQUIRE(a.line("serving the rendezvous", patience));
+      Job b{programs.of_two({"--node_rank", "1"})};
+      code = a.wait(patience);
+      CHECK(b.wait(patience) == code);
+      if (code == of_the_second && i + 1 < tries) continue;
+      CHECK(code == 1);
+      check(a.output());
+    }
   }
 }
 
 TEST_CASE("48 the others are asked as groups, and killed after --shutdown-timeout, also for a restart", "[compat][process]") {
   if (!has_python()) return;
-  const Programs programs{
-      "if attempt > 0: sys.exit(0)\n"
-      "if rank == 0:\n"
-      "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-      "    child = 'import os, signal, sys, time\\nsignal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1], \"w\"))\\nopen(sys.argv[2], \"w\")\\nwhile True: time.sleep(0.05)'\n"
-      "    subprocess.Popen([sys.executable, '-c', child, os.path.join(folder, 'asked'), os.path.join(folder, 'ready')])\n"
-      "    time.sleep(600)\n"
-      "wait('ready')\nsys.exit(3)\n"};
-  Job job{programs.one_node({"--nproc_per_node", "2", "--max_restarts", "1", "--shutdown-timeout", "3"})};
-  CHECK(job.wait(patience) == 0);
-  INFO(job.output());
-  CHECK(std::filesystem::exists(programs.path("asked")));
-  CHECK(job.says("1 worker did not end in time: killed"));
-  CHECK(job.says("generation 2"));
+  bool asked = false;
+  for (int tries = 0; tries < 4 && !asked; ++tries) {  // where the system does not run the child for these 3 s, it is tried again
+    const Programs programs{
+        "if attempt > 0: sys.exit(0)\n"
+        "if rank == 0:\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    child = 'import os, signal, sys, time\\nsignal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1], \"w\"))\\nopen(sys.argv[2], \"w\")\\nwhile True: time.sleep(0.05)'\n"
+        "    subprocess.Popen([sys.executable, '-c', child, os.path.join(folder, 'asked'), os.path.join(folder, 'ready')])\n"
+        "    time.sleep(600)\n"
+        "wait('ready')\nsys.exit(3)\n"};
+    Job job{programs.one_node({"--nproc_per_node", "2", "--max_restarts", "1", "--shutdown-timeout", "3"})};
+    CHECK(job.wait(patience) == 0);
+    INFO(job.output());
+    asked = std::filesystem::exists(programs.path("asked"));
+    CHECK(job.says("1 worker did not end in time: killed"));
+    CHECK(job.says("generation 2"));
+  }
+  CHECK(asked);
 }
 
 TEST_CASE("49 what a failed worker started is gone before the next attempt", "[compat][process]") {

@@ -42,7 +42,7 @@ done
 echo "host code against the headers of CUDA 12.4 and NCCL 2.26: $checked files compile"
 
 fetch cuda-13 'nvidia-cuda-nvcc==13.*' 'nvidia-cuda-crt==13.*' 'nvidia-nvvm==13.*' 'nvidia-cuda-runtime==13.*' 'nvidia-cuda-cccl==13.*'
-nvcc=$(find "$folder/cuda-13" -path '*/bin/nvcc' | head -1)
+nvcc=$(find "$folder/cuda-13" -path '*/bin/nvcc' -print -quit)
 chmod +x "$(dirname "$nvcc")"/* "$folder"/cuda-13/nvidia/*/nvvm/bin/*
 "$nvcc" --version | tail -2
 NVCC=$nvcc tests/gpu/registers.sh

@@ -85,7 +85,7 @@ workers_of() {
 kill_workers() {
   local kills pid said=0
   for ((kills = 0; kills < $1; ++kills)); do
-    until tail -n "+$((said + 1))" "$scratch/training" | grep -q "step=[0-9]* loss=.* world=$2 "; do kill -0 "$3" 2>/dev/null || return 1; sleep 0.1; done
+    until tail -n "+$((said + 1))" "$scratch/training" | grep "step=[0-9]* loss=.* world=$2 " >/dev/null; do kill -0 "$3" 2>/dev/null || return 1; sleep 0.1; done
     pid=''
     until (($(deaths) > kills)); do
       kill -0 "$3" 2>/dev/null || return 1

@@ -132,9 +132,10 @@ TEST_CASE("a recut that is undone leaves the old shard, and one that is finished
     }
 }
 
-TEST_CASE("a state that is cut anew is sent whole: parts of the new world hash as those of the old one", "[model_state]") {
+TEST_CASE("a state that is cut anew is sent whole, whatever was in its memory: parts of the new world hash as those of the old one",
+          "[model_state]") {
   for (Memory* memory : both_memories())
-    for (const Placement& placement : {zero(1), zero(3)}) {
+    for (const Placement& placement : {zero(1), zero(3), mirrored(zero(1))}) {
       const ShardMap after = one_node(placement.optimizer, 3);
       std::uint64_t expected = 0;
       std::vector<MemberStatus> statuses;
@@ -157,6 +158,12 @@ TEST_CASE("a state that is cut anew is sent whole: parts of the new world hash a
         } else {
           state = ModelState{lay_out(two_units()), placement, Optimizer::adamw, buffers};
           state.allocate(after.cuts[r]);
+        }
+        state.reserve_moments(memory == &host_memory());
+        for (std::size_t m = 0; memory == &host_memory() && m < state.moments(); ++m) {
+          Arena<float> used{state.layout().gradients};
+          std::ranges::fill(used.span(), std::numeric_limits<float>::quiet_NaN());
+          state.reserved_moments().push_back(std::move(used));
         }
         if (state.cut() != after.cuts[r]) state.begin_recut(after.cuts[r]);
         const StateMove moved = state.transfer(plan, statuses, after, r);

@@ -39,21 +39,23 @@ ModelState::ModelState(Layout layout, const Placement& placement, Optimizer opti
 
 // ---- memory and cut
 
-void ModelState::allocate(Cut cut) {
+void ModelState::allocate(Cut cut) { begin_shard(cut, Moments::zeros); }
+
+void ModelState::begin_shard(Cut cut, Moments moments) {
   cut_ = cut;
   parameters_->begin_shard(cut);
   const std::uint64_t count = elements(pieces(layout_, cut));
   give_back(std::exchange(moments_, {}));
-  for (std::size_t m = 0; m < moments_of(optimizer_).size(); ++m) moments_.push_back(new_moment(count));
+  for (std::size_t m = 0; m < moments_of(optimizer_).size(); ++m) moments_.push_back(new_moment(count, moments));
 }
 
-Arena<float> ModelState::new_moment(std::uint64_t count) {
+Arena<float> ModelState::new_moment(std::uint64_t count, Moments moments) {
   auto fits = take_fitting(reserved_, count, std::numeric_limits<std::uint64_t>::max());
   if (!fits) {
     reserved_.clear();  // before more is taken
     return Arena<float>{count, *memory_};
   }
-  memory_->fill_with_zeros(std::as_writable_bytes(fits->span()));
+  if (moments == Moments::zeros) memory_->fill_with_zeros(std::as_writable_bytes(fits->span()));
   return std::move(*fits);
 }
 
@@ -74,7 +76,7 @@ void ModelState::allocate_anew(Cut cut) {
 
 void ModelState::begin_recut(Cut to) {
   old_ = Old{cut_, std::move(moments_), {}};
-  allocate(to);
+  begin_shard(to, Moments::unspecified);
 }
 
 void ModelState::finish_recut() {

@@ -75,6 +75,7 @@ class ModelState {
   void make_resident() { parameters_->make_resident(); }
   /// The shard that this rank holds.
   [[nodiscard]] Cut cut() const { return cut_; }
+  /// Nothing of the new shard is specified until what `transfer` names has been copied and has arrived, which is all of it.
   void begin_recut(Cut to);
   void finish_recut();
   void undo_recut();
@@ -175,7 +176,9 @@ class ModelState {
   /// What `giver`, which is one of `givers`, gives of what is frozen.
   [[nodiscard]] std::vector<std::span<float>> part_of_frozen(std::span<const std::uint32_t> givers, std::uint32_t giver) const;
   [[nodiscard]] std::vector<Fragment> fragments(const std::vector<Piece>& shard, bool with_frozen_moments);
-  [[nodiscard]] Arena<float> new_moment(std::uint64_t count);
+  enum class Moments : bool { unspecified, zeros };  // as `begin_shard` leaves them
+  void begin_shard(Cut cut, Moments moments);
+  [[nodiscard]] Arena<float> new_moment(std::uint64_t count, Moments moments);
   void give_back(std::vector<Arena<float>>&& moments);
 
   Memory* memory_ = &host_memory();

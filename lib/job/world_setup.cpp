@@ -100,6 +100,7 @@ void WorldSetup::plan_world(ShardMap wanted, std::vector<bool> computes) {
 }
 
 void WorldSetup::prepare_for_loss() {
+  tell_of_reserve();
   const Place& place = job_.host.session.place();
   if (!place.elastic || !job_.shared_buffers.on_host() || job_.host.one_thread || job_.plan().memory_per_rank > 0) return;
   if (job_.world.size() < 2 || !job_.loss_reserve.is_due(job_.world.size(), job_.host.clock.now())) return;
@@ -114,14 +115,23 @@ void WorldSetup::prepare_for_loss() {
   const LossReserve::InUse in_use{.buffers = job_.reducer.is_per_slot() ? 0 : job_.reducer.buffers(),
                                   .room = job_.reducer.room_to_receive()};
   const auto prepared = job_.loss_reserve.prepare(needs, job_.state, in_use, left);
-  if (!job_.world.leads() || prepared.bytes + prepared.refused == 0 || std::exchange(told_of_reserve_, true)) return;
-  if (prepared.refused > 0)
-    job_.host.log.info(fmt::format(
-        "no memory is reserved for a loss, which takes longer for it: {} per rank are needed, and {} may be taken (half of what is free, shared by {} workers)",
-        human_bytes(prepared.refused), human_bytes(left), place.local_world));
-  else
+  if (prepared.refused == 0) return tell_of_reserve();  // nothing may have to be made
+  if (!job_.world.leads() || std::exchange(told_of_reserve_, true)) return;
+  job_.host.log.info(fmt::format(
+      "no memory is reserved for a loss, which takes longer for it: {} per rank are needed, and {} may be taken (half of what is free, shared by {} workers)",
+      human_bytes(prepared.refused), human_bytes(left), place.local_world));
+}
+
+void WorldSetup::tell_of_reserve() {
+  const auto outcome = job_.loss_reserve.take_outcome();
+  if (!outcome || !job_.world.leads() || std::exchange(told_of_reserve_, true)) return;
+  if (outcome->missing == 0)
     job_.host.log.info(
-        fmt::format("{} of this rank's memory are reserved, so that the loss of a worker costs less time", human_bytes(prepared.bytes)));
+        fmt::format("{} of this rank's memory are reserved, so that the loss of a worker costs less time", human_bytes(outcome->bytes)));
+  else
+    job_.host.log.info(fmt::format(
+        "a loss takes longer, for {} of the {} that it needs could not be reserved: this rank got no memory for them, or no thread to make it",
+        human_bytes(outcome->missing), human_bytes(outcome->bytes + outcome->missing)));
 }
 
 void WorldSetup::show_to_peers() {

@@ -29,7 +29,7 @@ class WorldSetup {
   void let_all_compute();
   /// Where shards are cut so, in their slots ranks need nothing of each other, and each of them holds all parameters, in the host's memory.
   [[nodiscard]] bool ranks_compute_apart(const ShardMap& shards) const;
-  /// A step begins: after some of them in a world, memory for its next loss is made beside them (loss_reserve.hpp). The job's leader says once how much.
+  /// A step begins: after some of them in a world, memory for its next loss is made beside them (loss_reserve.hpp). Once it is there, the job's leader says how much, once.
   void prepare_for_loss();
   /// Each generation's group has to be shown anew what its members read of each other.
   void show_to_peers();
@@ -40,6 +40,7 @@ class WorldSetup {
  private:
   [[nodiscard]] std::vector<std::uint32_t> guess_my_nodes() const;
   [[nodiscard]] GradientReducer::Exchanges choose_exchanges();
+  void tell_of_reserve();
 
   JobParts& job_;
   bool told_of_reserve_ = false;

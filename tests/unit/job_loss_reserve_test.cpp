@@ -2,6 +2,7 @@
 
 #include "lib/job/recover/loss_reserve.hpp"
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,12 +11,19 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <thread>
 
 #include <fmt/ranges.h>
 
 #include "lib/job/declare/assign.hpp"
 #include "lib/job/recover/loss_needs.hpp"
 #include "tests/support/manual_clock.hpp"
+#include "tests/unit/elastic_world.hpp"
 #include "tests/unit/job_parts.hpp"
 
 namespace elrun::test {
@@ -111,6 +119,28 @@ SharedBuffers::Make behind(std::shared_ptr<Gate> gate) {
   };
 }
 
+/// While it is there no thread can be started in this process: none is given that much stack.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_attr_t all;
+    if (::pthread_getattr_default_np(&before_) != 0 || ::pthread_attr_init(&all) != 0) throw std::runtime_error{"no attributes of threads"};
+    constexpr std::size_t too_much = std::size_t{1} << 56;
+    const bool set = ::pthread_attr_setstacksize(&all, too_much) == 0 && ::pthread_setattr_default_np(&all) == 0;
+    ::pthread_attr_destroy(&all);
+    if (!set) throw std::runtime_error{"the size of stacks cannot be set"};
+  }
+  ~NoThreads() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_{};
+};
+
 }  // namespace
 
 TEST_CASE("what a loss needs is enough for the world after it, whoever is lost", "[loss_reserve]") {
@@ -179,6 +209,89 @@ TEST_CASE("a shared buffer that cannot be had is not replaced by private memory 
   (void)rank.prepare();
   rank.reserve.begin_world(rank.state, 3);
   CHECK(rank.capacities() == Capacities{{{}, {mib}, {2 * mib, 2 * mib}}});
+}
+
+TEST_CASE("what is reserved is known once it has been made, and what could not be had is not of it", "[loss_reserve]") {
+  constexpr std::uint64_t buffer = 4 * mib * sizeof(float);
+  SECTION("all of it") {
+    const auto gate = std::make_shared<Gate>();
+    ReservingRank rank{behind(gate)};
+    (void)rank.begin_to_prepare();
+    CHECK_FALSE(rank.reserve.take_outcome().has_value());
+    gate->open();
+    rank.reserve.await();
+    const auto outcome = rank.reserve.take_outcome();
+    REQUIRE(outcome.has_value());
+    CHECK(outcome->bytes == some_bytes);
+    CHECK(outcome->missing == 0);
+    CHECK_FALSE(rank.reserve.take_outcome().has_value());  // once
+    rank.reserve.begin_world(rank.state, 3);
+    rank.reserve.begin_world(rank.state, 4);
+    (void)rank.prepare();
+    CHECK(rank.reserve.take_outcome().value().bytes == some_bytes);  // nothing had to be made
+  }
+  SECTION("the system has no memory for a buffer that peers read, or none at all") {
+    for (const bool throws : {false, true}) {
+      ReservingRank rank{[throws](Bytes) -> Result<SharedBuffer> {
+        if (throws) throw std::bad_alloc{};
+        return Failure{Code::exhausted, Remedy::fix_config, "none"};
+      }};
+      (void)rank.prepare();
+      const auto outcome = rank.reserve.take_outcome();
+      REQUIRE(outcome.has_value());
+      CHECK(outcome->bytes == some_bytes - buffer);
+      CHECK(outcome->missing == buffer);
+    }
+  }
+  SECTION("no thread can be started") {
+    ReservingRank rank;
+    const NoThreads none;
+    (void)rank.begin_to_prepare();
+    const auto outcome = rank.reserve.take_outcome();
+    REQUIRE(outcome.has_value());
+    CHECK(outcome->bytes == 0);
+    CHECK(outcome->missing == some_bytes);
+  }
+  SECTION("none is to be held") {
+    ReservingRank rank;
+    (void)rank.prepare(4, some_needs, 0);
+    CHECK_FALSE(rank.reserve.take_outcome().has_value());
+  }
+}
+
+TEST_CASE("a job says that memory is reserved once it is there, and not where no thread could be started", "[loss_reserve][elastic]") {
+  for (const bool threads : {true, false}) {
+    CAPTURE(threads);
+    std::optional<NoThreads> none;
+    const auto says = [](const Member& me, std::string_view words) {
+      return std::ranges::any_of(me.lines, [&](const std::string& line) { return contains(line, words); });
+    };
+    ElasticWorld world{2, {}, [&](Job& job, Member& me) {
+                         Plan plan = toy_plan(0);
+                         plan.steps = 200'000;
+                         job.configure(plan);
+                         auto unit = job.unit("head");
+                         auto weights = unit.tensor<float>("weights", {1000});
+                         job.seal();
+                         if (!job.restore()) std::ranges::fill(weights.span(), 0.5f);
+                         while (auto step = job.next_step()) {
+                           if (!threads && step->number() == 1 && JobAccess::rank(job) == 0) none.emplace();
+                           for (Slot& slot : step->slots()) {
+                             const auto scope = unit.use_grad();
+                             std::ranges::fill(weights.grad_span(), 1.0f);
+                             slot.report(1, 1);
+                           }
+                           if (says(me, "reserved")) job.stop();
+                           (void)step->apply(AdamW{}, {.lr = 1e-3f});
+                         }
+                         me.outcome = job.outcome();
+                       }};
+    const Member& leader = world.wait()[0];
+    INFO((leader.failure ? message(*leader.failure) : ""));
+    REQUIRE(leader.outcome.has_value());
+    CHECK(says(leader, "are reserved, so that") == threads);
+    CHECK(says(leader, "could not be reserved") == !threads);
+  }
 }
 
 TEST_CASE("where too little memory is left nothing is reserved, and what was is given back", "[loss_reserve]") {
@@ -281,6 +394,48 @@ TEST_CASE("a job that goes on in another one's process has its reserve", "[loss_
   CHECK(after.reserve.gradients.whole[0].data() == buffer);
   CHECK(after.reserve.gradients.keeps);
   CHECK(before.reserve.gradients.whole.empty());
+}
+
+TEST_CASE("a program that runs again in its process makes gradients in the memory that it had", "[loss_reserve][elastic]") {
+  std::mutex mutex;
+  std::map<const Member*, std::vector<const float*>> first_gradients;  // of each run of the program
+  std::atomic<int> in_last_slot = 0;
+  ElasticWorld world{3, {}, [&](Job& job, Member& me) {
+                       Plan plan = toy_plan(0);
+                       plan.steps = 8;
+                       job.configure(plan);
+                       auto unit = job.unit("head");
+                       auto weights = unit.tensor<float>("weights", {100'000});
+                       job.seal();
+                       if (!job.restore()) std::ranges::fill(weights.span(), 0.5f);
+                       bool is_first = true;
+                       const bool leaves_here = JobAccess::world_size(job) == 3;
+                       while (auto step = job.next_step()) {
+                         for (Slot& slot : step->slots()) {
+                           if (leaves_here && step->number() == 5) {
+                             ++in_last_slot;
+                             while (JobAccess::rank(job) == 2 ? in_last_slot < 3 : !slot.revoked()) std::this_thread::yield();
+                             throw std::runtime_error{"out of a slot"};
+                           }
+                           const auto scope = unit.use_grad();
+                           const std::lock_guard lock{mutex};
+                           if (std::exchange(is_first, false)) first_gradients[&me].push_back(weights.grad());
+                           std::ranges::fill(weights.grad_span(), 1.0f);
+                           slot.report(1, 1);
+                         }
+                         (void)step->apply(AdamW{}, {.lr = 1e-3f});
+                       }
+                       me.outcome = job.outcome();
+                     }};
+  for (const Member& m : world.wait()) {
+    INFO((m.failure ? message(*m.failure) : ""));
+    const auto& runs = first_gradients[&m];
+    if (!m.outcome) continue;  // its exception ended it, and the others' slots
+    REQUIRE(runs.size() == 2);
+    CHECK(runs[0] == runs[1]);
+  }
+  CHECK(std::ranges::count_if(world.lines(), [](const std::string& l) { return contains(l, "the program runs again in this process"); }) ==
+        2);
 }
 
 TEST_CASE("moments lie in reserved memory, which is filled with zeros but for a shard that is cut anew, and old ones are reserved",

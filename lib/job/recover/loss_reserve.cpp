@@ -83,7 +83,7 @@ void LossReserve::begin_world(ModelState& state, std::uint32_t world) {
     move_all(made->moments, state.reserved_moments());
   }
   if (grew) gradients.received.clear(), state.reserved_moments().clear();
-  looked_ = false, steps_ = 0, begun_.reset();
+  looked_ = false, steps_ = 0, begun_.reset(), outcome_.reset();
 }
 
 void LossReserve::continue_from(LossReserve& before) {
@@ -122,7 +122,17 @@ LossReserve::Prepared LossReserve::prepare(const LossNeeds& needs, ModelState& s
   }
   gradients.keeps = keeps;
   state.reserve_moments(keeps);
+  outcome_.reset();
+  if (keeps && out.bytes > 0) outcome_ = {.bytes = out.bytes - more, .missing = more};
   if (!making->arrays.empty() || bytes_of(making->unneeded) >= bytes_min_) begin_to_make(std::move(making));
+  return out;
+}
+
+std::optional<LossReserve::Outcome> LossReserve::take_outcome() {
+  if (!outcome_ || (making_ != nullptr && !making_->done)) return std::nullopt;
+  Outcome out = *std::exchange(outcome_, std::nullopt);
+  const std::uint64_t made = making_ == nullptr ? 0 : bytes_of(making_->whole) + bytes_of(making_->received) + bytes_of(making_->moments);
+  out.bytes += made, out.missing -= made;
   return out;
 }
 

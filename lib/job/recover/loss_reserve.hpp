@@ -48,11 +48,17 @@ class LossReserve {
     std::uint64_t room = 0;     ///< Elements of other ranks' sums that can arrive.
   };
   struct Prepared {
-    std::uint64_t bytes = 0;    ///< Held for a loss from now on.
+    std::uint64_t bytes = 0;    ///< Held for a loss once all of it has been made.
     std::uint64_t refused = 0;  ///< Bytes that would be held, but for `left`.
   };
   /// Begins to make what is missing, and to give back what is not needed. `left`: bytes that this process may take. Where they are too few nothing is reserved any more.
   Prepared prepare(const LossNeeds& needs, ModelState& state, InUse in_use, std::uint64_t left);
+  struct Outcome {
+    std::uint64_t bytes = 0;    ///< Held for a loss.
+    std::uint64_t missing = 0;  ///< Bytes that were to be held and could not be had: the loss makes them.
+  };
+  /// What `prepare` came to, once: nothing while memory is still being made, or where none was to be held.
+  [[nodiscard]] std::optional<Outcome> take_outcome();
   /// All that was begun is there. For tests.
   void await();
 
@@ -66,9 +72,10 @@ class LossReserve {
   std::uint64_t bytes_min_;
   std::shared_ptr<Making> making_;  // what the thread shares with this object, or did
   std::thread thread_;
-  pid_t owner_ = 0;             // of the thread
-  std::uint32_t made_for_ = 0;  // the size of the world for which it was prepared
-  bool looked_ = false;         // in this world
+  pid_t owner_ = 0;                 // of the thread
+  std::uint32_t made_for_ = 0;      // the size of the world for which it was prepared
+  bool looked_ = false;             // in this world
+  std::optional<Outcome> outcome_;  // as if none of what is being made could be had
   std::uint32_t steps_ = 0;
   std::optional<Instant> begun_;
 };

@@ -30,6 +30,9 @@ bool take_away(void* pages, std::size_t bytes) {
   return madvise(pages, bytes, MADV_DONTNEED) == 0 || (errno == EINVAL && madvise(pages, bytes, dontneed_locked) == 0);
 }
 
+constexpr std::size_t alignment = 4096;
+std::size_t whole_pages(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
 /// One granule after the other, so that what was rounded is still in the cache when it goes to its place.
 template <class Put>
 void round_by_granule(std::span<float> run, const Put& put) {
@@ -47,11 +50,8 @@ class HostMemory final : public Memory {
   Stream stream() const override { return {}; }
   std::unique_ptr<Memory> beside() override { return nullptr; }
   void* allocate(std::size_t bytes) override {
-    constexpr std::size_t page = 4096;
-    const std::size_t whole_pages = (bytes + page - 1) / page * page;
-    void* const memory = std::aligned_alloc(page, whole_pages);
-    if (memory == nullptr) throw std::bad_alloc{};
-    std::memset(memory, 0, whole_pages);
+    void* const memory = allocate_untouched(bytes);
+    std::memset(memory, 0, whole_pages(bytes));
     return memory;
   }
   void free(void* memory) noexcept override { std::free(memory); }
@@ -136,6 +136,12 @@ class HostMemory final : public Memory {
 };
 
 }  // namespace
+
+void* allocate_untouched(std::size_t bytes) {
+  void* const memory = std::aligned_alloc(alignment, whole_pages(bytes));
+  if (memory == nullptr) throw std::bad_alloc{};
+  return memory;
+}
 
 Memory& host_memory() {
   static HostMemory memory;

@@ -84,5 +84,7 @@ class Memory {
 
 /// One object for the whole process; it has no state.
 [[nodiscard]] Memory& host_memory();
+/// As host_memory().allocate, but contents are not specified, and a page comes when it is touched.
+[[nodiscard]] void* allocate_untouched(std::size_t bytes);
 
 }  // namespace elrun::inline v0

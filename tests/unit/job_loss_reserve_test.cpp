@@ -69,10 +69,10 @@ using Capacities = std::array<std::vector<std::uint64_t>, 3>;  // of whole gradi
 
 /// One rank's part of a job with a model of 1 Mi elements, as far as a reserve knows of it.
 struct ReservingRank {
-  explicit ReservingRank(SharedBuffers::Make make = {}, std::uint64_t bytes_min = 1)
+  explicit ReservingRank(SharedBuffers::Make make = {}, std::uint64_t bytes_min = 1, LossReserve::Touch touch = LossReserve::touch_pages)
       : buffers{std::move(make), quiet(), host_memory()},
         state{lay_out({{"a", {{"w", DType::f32, {4 * mib}, {}}}}}), zero(1), Optimizer::adamw, of_state},
-        reserve{buffers, bytes_min} {
+        reserve{buffers, bytes_min, std::move(touch)} {
     const ShardMap shards = one_node(Sharding::sharded, 4);
     state.plan_world(shards, 0, Space::gradients);
     state.allocate(shards.cuts[0]);
@@ -239,8 +239,9 @@ TEST_CASE("what is reserved is known once it has been made, and what could not b
       (void)rank.prepare();
       const auto outcome = rank.reserve.take_outcome();
       REQUIRE(outcome.has_value());
-      CHECK(outcome->bytes == some_bytes - buffer);
-      CHECK(outcome->missing == buffer);
+      const std::uint64_t missing = throws ? some_bytes : buffer;  // where there is none, no more is asked for
+      CHECK(outcome->bytes == some_bytes - missing);
+      CHECK(outcome->missing == missing);
     }
   }
   SECTION("no thread can be started") {
@@ -365,6 +366,42 @@ TEST_CASE("nobody waits for what is being made when the world grew, or the job e
   gate->open();
   rank.reserve.begin_world(rank.state, 4);  // a loss waits for it
   CHECK(rank.capacities() == Capacities{{{4 * mib}, {mib}, {2 * mib, 2 * mib}}});
+}
+
+TEST_CASE("once a world is over nothing is made but the shared buffer that was begun, and private memory is there without its pages",
+          "[loss_reserve]") {
+  const LossNeeds needs{.whole_gradients = 4, .received = 64 * mib, .moments = 64 * mib};
+  SECTION("while a shared buffer is made") {
+    const auto gate = std::make_shared<Gate>();
+    std::atomic<int> touched = 0;
+    ReservingRank rank{behind(gate), 1, [&](std::span<std::byte>) { ++touched; }};
+    (void)rank.begin_to_prepare(4, needs);
+    gate->asked.wait(0);
+    rank.reserve.stop_making();
+    gate->open();
+    rank.reserve.begin_world(rank.state, 3);
+    CHECK(gate->asked == 1);
+    CHECK(touched == 0);
+    CHECK(rank.capacities() == Capacities{{{4 * mib}, {64 * mib}, {64 * mib, 64 * mib}}});
+  }
+  SECTION("while pages are touched") {
+    const auto gate = std::make_shared<Gate>();
+    std::atomic<std::size_t> touched = 0;
+    ReservingRank rank{{}, 1, [&](std::span<std::byte> pages) {
+                         touched += pages.size();
+                         ++gate->asked;
+                         gate->asked.notify_all();
+                         gate->may_go.wait(false);
+                       }};
+    (void)rank.begin_to_prepare(4, needs);
+    gate->asked.wait(0);
+    rank.reserve.stop_making();
+    gate->open();
+    rank.reserve.begin_world(rank.state, 3);
+    CHECK(gate->asked == 1);
+    CHECK(touched <= 16 << 20);
+    CHECK(rank.capacities() == Capacities{{{4 * mib, 4 * mib}, {64 * mib}, {64 * mib, 64 * mib}}});
+  }
 }
 
 TEST_CASE("a forked child ends while its parent's reserve is being made", "[loss_reserve]") {

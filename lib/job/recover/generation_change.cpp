@@ -23,6 +23,7 @@ void GenerationChange::rejoin() {
   job_.slot.end();  // the program has left it, so what is thrown here does not come out of a slot
   job_.parameters_hash.give_up();
   job_.world.give_up_beside();
+  job_.loss_reserve.stop_making();
   stop_if_ranks_differ(job_.world);
   job_.rounds.begin_anew(job_.declared.unit_count());  // nothing of the old world is under way any more; what failed there comes out here
   if (!job_.host.session.place().elastic) leave(job_.world, why);

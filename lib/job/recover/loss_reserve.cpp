@@ -19,6 +19,7 @@ namespace elrun::inline v0 {
 namespace {
 
 constexpr std::uint32_t steps_before = 3;
+constexpr std::size_t touched_at_once = 16 << 20;  // meanwhile no other thread of the process maps memory; some milliseconds
 constexpr auto smaller_world_lasts_after = std::chrono::minutes{1};
 
 /// What is much larger than needed is given back: it is from a much smaller world.
@@ -56,14 +57,16 @@ struct LossReserve::Making {
   std::vector<Arena<float>> unneeded;
   std::function<std::optional<SharedBuffer>(std::uint64_t bytes)> make_shared;
   std::vector<Arena<float>> whole, received, moments;  // what has been made
-  std::atomic<bool> done{false}, given_up{false};
+  Touch touch;
+  std::atomic<bool> done{false}, stopped{false}, given_up{false};
 
   void run() {
     unneeded.clear();  // here, for it takes as long as some steps
     try {
       for (const Array& array : arrays) {
         if (given_up) return;
-        if (!array.shared || !make_shared) array.to->emplace_back(array.count, host_memory());
+        if (!array.shared || !make_shared) make_private(array);
+        else if (stopped) continue;
         else if (auto shared = make_shared(array.count * sizeof(float)))
           array.to->emplace_back(array.count, std::move(shared), host_memory());
       }
@@ -71,11 +74,19 @@ struct LossReserve::Making {
     }
     done = true;
   }
+  void make_private(const Array& array) {
+    const Arena<float>& made = array.to->emplace_back(Arena<float>::untouched(array.count));
+    constexpr std::size_t page = 4096;  // arenas are of whole ones
+    const std::size_t bytes = (made.bytes() + page - 1) / page * page;
+    for (std::size_t at = 0; at < bytes && !stopped && !given_up; at += touched_at_once)
+      touch({reinterpret_cast<std::byte*>(made.data()) + at, std::min(touched_at_once, bytes - at)});
+  }
 };
 
 void LossReserve::begin_world(ModelState& state, std::uint32_t world) {
   const bool grew = world > made_for_;
   if (grew && making_ != nullptr && !making_->done) give_up();
+  stop_making();
   await();
   if (const auto made = std::exchange(making_, nullptr)) {
     move_all(made->whole, gradients.whole);
@@ -84,6 +95,10 @@ void LossReserve::begin_world(ModelState& state, std::uint32_t world) {
   }
   if (grew) gradients.received.clear(), state.reserved_moments().clear();
   looked_ = false, steps_ = 0, begun_.reset(), outcome_.reset();
+}
+
+void LossReserve::stop_making() {
+  if (making_ != nullptr) making_->stopped = true;
 }
 
 void LossReserve::continue_from(LossReserve& before) {
@@ -108,9 +123,9 @@ LossReserve::Prepared LossReserve::prepare(const LossNeeds& needs, ModelState& s
   keep_smallest(gradients.whole, gradient, buffers, making->unneeded);
   keep_smallest(gradients.received, needs.received, rooms, making->unneeded);
   keep_smallest(moments, needs.moments, kinds, making->unneeded);
+  making->arrays.insert(making->arrays.end(), buffers - gradients.whole.size(), {&making->whole, gradient, true});
   making->arrays.insert(making->arrays.end(), rooms - gradients.received.size(), {&making->received, needs.received, false});
   making->arrays.insert(making->arrays.end(), kinds - moments.size(), {&making->moments, needs.moments, false});
-  making->arrays.insert(making->arrays.end(), buffers - gradients.whole.size(), {&making->whole, gradient, true});
   std::uint64_t more = 0;
   for (const Making::Array& array : making->arrays) more += array.count * sizeof(float);
   Prepared out{.bytes = more + bytes_of(gradients.whole) + bytes_of(gradients.received) + bytes_of(moments), .refused = 0};
@@ -138,6 +153,7 @@ std::optional<LossReserve::Outcome> LossReserve::take_outcome() {
 
 void LossReserve::begin_to_make(std::shared_ptr<Making> making) {
   making->make_shared = shared_buffers_.maker();
+  making->touch = touch_;
   try {
     owner_ = ::getpid();
     thread_ = quiet_thread([making] { making->run(); });

@@ -1,5 +1,5 @@
 #pragma once
-/// \file Arena: an array in a Memory: page-aligned, filled with zeros when it is made. It may be a shared buffer, which peers on this host
+/// \file Arena: an array in a Memory: page-aligned, filled with zeros when it is made unless it is `untouched`. It may be a shared buffer, which peers on this host
 /// read in place.
 
 #include <memory>
@@ -31,6 +31,13 @@ class Arena {
     data_ = {shared->as<T>().data(), Free{}};
     size_ = capacity_ = count;
     shared_ = std::move(shared);
+  }
+  /// In the host's memory. Contents are not specified, and a page comes when it is touched.
+  [[nodiscard]] static Arena untouched(std::uint64_t count) {
+    Arena out;
+    out.size_ = out.capacity_ = count;
+    if (count > 0) out.data_ = {static_cast<T*>(allocate_untouched(count * sizeof(T))), Free{&host_memory()}};
+    return out;
   }
   /// What peers may be shown of it: all, or nothing.
   [[nodiscard]] const std::optional<SharedBuffer>& shared() const { return shared_; }

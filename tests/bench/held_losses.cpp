@@ -423,6 +423,9 @@ void print(const Case& what, const std::vector<Told>& all, double rate) {
                           }));
   fmt::print("recovery:   p50 of the phases, each from the one before it: {} ms (known to {:.1f} ms)\n", phases,
              share(0.5, [](const Told& t) { return std::optional{t.clock}; }));
+  std::string each;
+  for (const Told& told : all) each += fmt::format(" {:.0f}", told.ready);
+  fmt::print("recovery:   ready, one loss after the other:{} ms\n", each);
   fmt::print(
       "recovery:   to the end of the next step p50 {:.0f} ms, p99 {:.0f} ms, a later one takes {:.0f} ms; the survivor waited for the others at {} of the {} losses\n",
       share(0.5, [](const Told& t) { return std::optional{t.next}; }), share(0.99, [](const Told& t) { return std::optional{t.next}; }),

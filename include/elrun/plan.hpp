@@ -135,8 +135,9 @@ struct CheckpointOptions {
   Bytes rate{};
   /// Steps between in-memory checkpoints; 0: none. For placements that shard the optimizer's state in one copy, where a lost worker takes its shard with it: all then go on from the newest
   /// in-memory checkpoint, no storage is read, and at most so many steps are done again. Each element is in the host's memory of two workers, on different nodes as with `mirrored(...)`.
-  /// One is also made before the first step of each world, so that the next loss finds both parts. It needs no `directory`. Workers that hold both parts of a shard and are lost together
+  /// One is also made at the first step of each world, while its slots compute where gradients are exchanged once per step. Once that step is decided the next loss finds both parts. It needs no `directory`. Workers that hold both parts of a shard and are lost together
   /// take it with them: then all go back to the newest checkpoint of `directory`. Each worker holds 2/W of the state once, and twice while one is made; with a GPU a third time, on its way.
+  /// In an elastic job it takes memory for 2/(W - 1) if that is free, so that a loss waits for none.
   /// What a program writes to frozen tensors after its first step does not go back with it.
   std::uint64_t in_memory_every = 0;
 };

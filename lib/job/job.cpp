@@ -42,6 +42,7 @@ void Job::Impl::seal() {
   if (!keeps) setup.require_memory(layout);
   setup.allocate(keeps ? &before->parts : nullptr, std::move(layout));
   if (keeps) take_position(before->parts);
+  else if (before != nullptr && declares_the_same(before->parts)) keep_memory_checkpoints(before->parts);
   parts.declared.seal();
   if (!parts.world.leads() || parts.host.session.place().restart_count > 0) return;  // it was said before
   setup.show_memory();
@@ -60,9 +61,21 @@ void Job::Impl::go_on_from(std::unique_ptr<Impl> before) {
 
 /// Whether this run of the program declared the same, and the state of the one before is whole, host state too.
 bool Job::Impl::may_take_from(const JobParts& before) const {
-  if (!before.declared.is_sealed() || !before.held.has_state()) return false;
-  if (!before.step.is_undecided() && !before.variables.empty()) return false;
-  return std::ranges::equal(parts.declared.agreements(), before.declared.agreements(), {}, &Agreement::text, &Agreement::text);
+  if (!before.held.has_state() || (!before.step.is_undecided() && !before.variables.empty())) return false;
+  return declares_the_same(before);
+}
+
+bool Job::Impl::declares_the_same(const JobParts& before) const {
+  return before.declared.is_sealed() &&
+         std::ranges::equal(parts.declared.agreements(), before.declared.agreements(), {}, &Agreement::text, &Agreement::text);
+}
+
+/// The state of the run before is lost, or not all of it is there. Its parts of in-memory checkpoints may be the only ones, and who holds such a part has what is frozen.
+void Job::Impl::keep_memory_checkpoints(JobParts& before) {
+  parts.memory_checkpoints.continue_from(before.memory_checkpoints);
+  if (parts.memory_checkpoints.held().empty()) return;
+  for (std::uint32_t u = 0; u < parts.state.layout().units.size(); ++u)
+    parts.memory().copy(std::as_bytes(before.state.frozen(u)), std::as_writable_bytes(parts.state.frozen(u)));
 }
 
 /// How far the run before had come, with the state that was taken from it. Its variables are gone: what they were when its last step was handed
@@ -142,8 +155,8 @@ std::optional<std::uint64_t> Job::Impl::next_step() {
       }
       parts.saves.hear();
       const bool saves = parts.saves.is_due(step), keeps = parts.memory_checkpoints.is_due(step, parts.world.size(), saves);
-      const bool beside =
-          keeps && !saves && parts.plan().overlap && !parts.rounds.in_phases() && parts.memory_checkpoints.may_come_beside();
+      const bool beside = keeps && !saves && !parts.rounds.in_phases() &&
+                          parts.memory_checkpoints.may_come_beside(step, parts.recovery.settled().in_memory, parts.plan().overlap);
       const Instant begun = parts.host.clock.now();
       if (keeps && !beside) take_memory_checkpoint(false);
       if (saves && !parts.await_state()) revoked(parts.world);
@@ -176,8 +189,11 @@ void Job::Impl::begin_step() {
 }
 
 void Job::Impl::take_memory_checkpoint(bool beside) {
-  parts.memory_checkpoints.take(parts.world, parts.state, parts.shards.map, parts.recovery.nodes(), parts.decided.applied(),
-                                parts.host_state(), beside);
+  if (!beside && !parts.await_state()) revoked(parts.world);
+  parts.memory_checkpoints.take(parts.world, parts.state, parts.shards.map, parts.recovery.nodes(),
+                                {.step = parts.decided.applied(), .host_state = parts.host_state(), .beside = beside, .room = [this] {
+                                   return setup.checkpoint_room();
+                                 }});
 }
 
 void Job::Impl::stop() {

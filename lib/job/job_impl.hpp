@@ -56,6 +56,8 @@ class [[gnu::visibility("hidden")]] Job::Impl {
 
  private:
   [[nodiscard]] bool may_take_from(const JobParts& before) const;
+  [[nodiscard]] bool declares_the_same(const JobParts& before) const;
+  void keep_memory_checkpoints(JobParts & before);
   void take_position(JobParts & before);
   [[nodiscard]] Restored restored() const;
   void begin_step();

@@ -71,7 +71,7 @@ void JobWorld::give_up_beside() {
   if (beside_ == nullptr) return;
   if (::getpid() == beside_->owner)  // else this is a forked child, and what the parent's threads had locked stays so
     end_->set({Code::generation_over, Remedy::abort_group, "the job was given up while ranks gave each other state beside their slots"});
-  join_or_leak(beside_->thread, beside_->owner);
+  for (Beside* it = beside_.get(); it != nullptr; it = it->before.get()) join_or_leak(it->thread, it->owner);
   beside_.reset();
 }
 
@@ -136,22 +136,26 @@ Result<void> JobWorld::exchange(std::span<const SendList> sends, std::span<const
   return done;
 }
 
-void JobWorld::exchange_beside(std::vector<SendList> sends, std::vector<ReceiveList> receives, Call as, std::function<void()> succeeded) {
-  (void)finish_beside();
-  beside_ = std::make_unique<Beside>();
+void JobWorld::exchange_beside(std::vector<SendList> sends, std::vector<ReceiveList> receives, Call as, std::function<void()> succeeded,
+                               std::function<void(std::vector<ReceiveList>&)> prepare) {
+  auto before = std::exchange(beside_, std::make_unique<Beside>());
+  beside_->before = std::move(before);
   beside_->sends = std::move(sends), beside_->receives = std::move(receives);
+  const auto run = [this, &it = *beside_, as, succeeded = std::move(succeeded), prepare = std::move(prepare)] {
+    if (it.before) it.done = finish(*it.before);
+    if (!it.done.ok()) return;
+    if (prepare && !over()) prepare(it.receives);
+    it.done = exchange_now(it.sends, it.receives, as);
+    if (it.done.ok()) succeeded();
+  };
   if (arrays_.one_thread) {
     beside_->owner = ::getpid();
-    beside_->later = [this, &it = *beside_, as, succeeded = std::move(succeeded)] {
-      it.done = exchange_now(it.sends, it.receives, as);
-      if (it.done.ok()) succeeded();
-    };
+    beside_->later = run;
     return;
   }
-  const auto work = [this, &it = *beside_, as, succeeded = std::move(succeeded)] {
+  const auto work = [this, &it = *beside_, run] {
     try {
-      it.done = exchange_now(it.sends, it.receives, as);
-      if (it.done.ok()) succeeded();
+      run();
     } catch (const std::exception& error) {
       it.thrown = std::current_exception();
       end_->set({Code::generation_over, Remedy::abort_group, error.what()});
@@ -168,12 +172,15 @@ void JobWorld::exchange_beside(std::vector<SendList> sends, std::vector<ReceiveL
 }
 
 Result<void> JobWorld::finish_beside() {
-  if (beside_ == nullptr) return {};
-  if (beside_->later) beside_->later();
-  join_or_leak(beside_->thread, beside_->owner);
   const auto ended = std::exchange(beside_, nullptr);
-  if (ended->thrown) std::rethrow_exception(ended->thrown);
-  return ended->done;
+  return ended == nullptr ? Result<void>{} : finish(*ended);
+}
+
+Result<void> JobWorld::finish(Beside& beside) {
+  if (beside.later) beside.later();
+  join_or_leak(beside.thread, beside.owner);
+  if (beside.thrown) std::rethrow_exception(beside.thrown);
+  return beside.done;
 }
 
 Result<void> JobWorld::exchange_now(std::span<const SendList> sends, std::span<const ReceiveList> receives, Call as) {

@@ -124,11 +124,12 @@ class JobWorld {
   /// `exchange` is for the host's memory; for what a member decides with on every machine. `exchange_arrays` is for what lies in the job's Memory
   /// (parameters, leaves, sums, moments): as ArrayExchange (array_exchange.hpp) on a device, and the same on the host. Throws Error where the device fails.
   Result<void> exchange(std::span<const SendList> sends, std::span<const ReceiveList> receives, std::optional<Call> as = {});
-  /// `exchange` on a thread of its own while this one goes on. Each exchange after it waits for its end first, so that all ranks make theirs in one order. The memory that the lists name, in the
-  /// host's, stays until `finish_beside` has returned.
-  /// `succeeded` is called there.
-  void exchange_beside(std::vector<SendList> sends, std::vector<ReceiveList> receives, Call as, std::function<void()> succeeded);
-  /// Waits for what `exchange_beside` began, as long as an exchange may last. A failure ends the generation. Rethrows what was thrown there. Nothing under way: success.
+  /// `exchange` on a thread of its own while this one goes on. Each exchange after it waits for its end first, so that all ranks make theirs in one order; another one beside waits on its own thread.
+  /// The memory that the lists name, in the host's, stays until `finish_beside` has returned.
+  /// `succeeded` is called there. `prepare`, too, before the exchange: it adds to what is received, for memory may be long in the making.
+  void exchange_beside(std::vector<SendList> sends, std::vector<ReceiveList> receives, Call as, std::function<void()> succeeded,
+                       std::function<void(std::vector<ReceiveList>&)> prepare = {});
+  /// Waits for all that `exchange_beside` began, as long as an exchange may last. A failure ends the generation. Rethrows what was thrown there. Nothing under way: success.
   Result<void> finish_beside();
   /// Ends the generation where something is under way beside, and waits for this process's thread alone.
   void give_up_beside();
@@ -167,8 +168,10 @@ class JobWorld {
     std::exception_ptr thrown;
     std::function<void()> later;  // in place of the thread
     std::thread thread;
-    pid_t owner = 0;  // of the thread
+    pid_t owner = 0;                 // of the thread
+    std::unique_ptr<Beside> before;  // which it waits for
   };
+  static Result<void> finish(Beside& beside);
   Result<void> exchange_now(std::span<const SendList> sends, std::span<const ReceiveList> receives, Call as);
   void forget_peers();
   Result<void> ended(Failure why);

@@ -99,19 +99,34 @@ void WorldSetup::plan_world(ShardMap wanted, std::vector<bool> computes) {
   job_.reducer.make_room(in_use);
 }
 
+bool WorldSetup::reserves_memory() const {
+  return job_.host.session.place().elastic && job_.shared_buffers.on_host() && !job_.host.one_thread && job_.plan().memory_per_rank == 0;
+}
+
+std::uint64_t WorldSetup::memory_to_reserve(std::uint64_t to_come) const {
+  const std::uint64_t left = memory_to_spare() / job_.host.session.place().local_world;
+  return (left - std::min(left, to_come)) / 2;
+}
+
+std::uint64_t WorldSetup::checkpoint_room() const {
+  if (!reserves_memory()) return 0;
+  const std::vector<std::uint32_t> nodes = job_.recovery.nodes();
+  const std::uint64_t room = checkpoint_after_a_loss(job_.plan(), job_.state.layout(), nodes, job_.world.rank());
+  return room * sizeof(float) <= memory_to_reserve(0) ? room : 0;
+}
+
 void WorldSetup::prepare_for_loss() {
   tell_of_reserve();
-  const Place& place = job_.host.session.place();
-  if (!place.elastic || !job_.shared_buffers.on_host() || job_.host.one_thread || job_.plan().memory_per_rank > 0) return;
+  if (!reserves_memory()) return;
   if (job_.world.size() < 2 || !job_.loss_reserve.is_due(job_.world.size(), job_.host.clock.now())) return;
   const std::vector<std::uint32_t> nodes = job_.recovery.nodes();
   const LossNeeds needs = needs_after_a_loss(job_.plan(), job_.state.layout(), nodes, job_.world.rank());
-  std::uint64_t left = memory_to_spare() / place.local_world;
+  std::uint64_t to_come = 0;
   if (job_.memory_checkpoints.every() > 0) {  // they take more from the second one on
     const std::uint64_t all = memory_checkpoint_bytes(job_.state.layout(), job_.plan().optimizer, nodes);
-    left -= std::min(left, all - std::min(all, job_.memory_checkpoints.bytes()));
+    to_come = all - std::min(all, job_.memory_checkpoints.memory_bytes());
   }
-  left /= 2;  // the other half is the program's, and that of what comes later
+  const std::uint64_t left = memory_to_reserve(to_come);
   const LossReserve::InUse in_use{.buffers = job_.reducer.is_per_slot() ? 0 : job_.reducer.buffers(),
                                   .room = job_.reducer.room_to_receive()};
   const auto prepared = job_.loss_reserve.prepare(needs, job_.state, in_use, left);
@@ -119,7 +134,7 @@ void WorldSetup::prepare_for_loss() {
   if (!job_.world.leads() || std::exchange(told_of_reserve_, true)) return;
   job_.host.log.info(fmt::format(
       "no memory is reserved for a loss, which takes longer for it: {} per rank are needed, and {} may be taken (half of what is free, shared by {} workers)",
-      human_bytes(prepared.refused), human_bytes(left), place.local_world));
+      human_bytes(prepared.refused), human_bytes(left), job_.host.session.place().local_world));
 }
 
 void WorldSetup::tell_of_reserve() {

@@ -31,6 +31,8 @@ class WorldSetup {
   [[nodiscard]] bool ranks_compute_apart(const ShardMap& shards) const;
   /// A step begins: after some of them in a world, memory for its next loss is made beside them (loss_reserve.hpp). Once it is there, the job's leader says how much, once.
   void prepare_for_loss();
+  /// For how many elements an in-memory checkpoint takes memory: for those of the world after the loss of a worker, where memory is free. 0: for its own.
+  [[nodiscard]] std::uint64_t checkpoint_room() const;
   /// Each generation's group has to be shown anew what its members read of each other.
   void show_to_peers();
   [[nodiscard]] RankBytes held_bytes() const;
@@ -41,6 +43,9 @@ class WorldSetup {
   [[nodiscard]] std::vector<std::uint32_t> guess_my_nodes() const;
   [[nodiscard]] GradientReducer::Exchanges choose_exchanges();
   void tell_of_reserve();
+  [[nodiscard]] bool reserves_memory() const;
+  /// Bytes that this rank may take of what is free: half of its part. The rest is the program's, and that of what comes later.
+  [[nodiscard]] std::uint64_t memory_to_reserve(std::uint64_t to_come) const;
 
   JobParts& job_;
   bool told_of_reserve_ = false;

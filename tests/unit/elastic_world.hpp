@@ -51,10 +51,11 @@ class ElasticWorld {
  public:
   /// `nodes`: of each member, in the order in which they are born, the number of its node; else all are on one.
   /// `arrays`: makes the memory of a member's arrays, on a device; else they lie in the host's. `device_groups`, `must_end`, `state_rate`: as JobHost's; without the last one state comes before slots.
-  /// `before_state`: called by each member where state travels beside slots, before it does.
+  /// `before_state`: called by each member where state travels beside slots, before it does. `before_checkpoint`: the same where an in-memory checkpoint travels, in a world of so many.
   ElasticWorld(std::uint32_t members, std::vector<Fate> fates, Program program, std::vector<std::uint32_t> nodes = {},
                std::function<std::unique_ptr<Memory>()> arrays = {}, DeviceGroups device_groups = {}, bool must_end = false,
-               std::uint64_t state_rate = 0, std::function<void(bool receives)> before_state = {})
+               std::uint64_t state_rate = 0, std::function<void(bool receives)> before_state = {},
+               std::function<void(std::uint32_t world)> before_checkpoint = {})
       : fates_{fates.begin(), fates.end()},
         program_{std::move(program)},
         nodes_{std::move(nodes)},
@@ -62,7 +63,8 @@ class ElasticWorld {
         device_groups_{std::move(device_groups)},
         must_end_{must_end},
         state_rate_{state_rate},
-        before_state_{std::move(before_state)} {
+        before_state_{std::move(before_state)},
+        before_checkpoint_{std::move(before_checkpoint)} {
     const std::lock_guard lock{mutex_};
     for (std::uint32_t i = 0; i < members; ++i) add_member();
     form();
@@ -145,6 +147,7 @@ class ElasticWorld {
       account(sends);
       if (label_ == Call::state && world_.before_state_)
         world_.before_state_(std::ranges::any_of(receives, [](const ReceiveList& list) { return !list.empty(); }));
+      if (label_ == Call::checkpoint && world_.before_checkpoint_) world_.before_checkpoint_(membership_.world.value());
       if (world_.strikes(person_, membership_, count_++)) {
         (void)shared_->net.exchange(membership_.rank.value(), sends, receives, true, label_);
         throw MemberKilled{};
@@ -431,6 +434,7 @@ class ElasticWorld {
   const bool must_end_;
   const std::uint64_t state_rate_;
   const std::function<void(bool receives)> before_state_;
+  const std::function<void(std::uint32_t world)> before_checkpoint_;
   std::deque<std::unique_ptr<Person>> people_;
   std::deque<Member> results_;
   std::vector<std::string> lines_;

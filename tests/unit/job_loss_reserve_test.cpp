@@ -186,6 +186,24 @@ TEST_CASE("a loss of replicated state needs no moments, and one worker alone nee
   CHECK(cut == LossNeeds{.whole_gradients = 0, .received = 0, .moments = 5 * granule});  // 14 granules for 3
 }
 
+TEST_CASE("an in-memory checkpoint has room for that of the world without one worker", "[loss_reserve]") {
+  const Layout layout = lay_out(two_units());
+  const Plan plan = plan_of(zero(1), 4);
+  for (const std::vector<std::uint32_t>& nodes : {std::vector<std::uint32_t>{0, 0, 0}, {0, 0, 1, 1}, {0, 1, 1, 1}, {0, 1, 2, 3, 4}})
+    for (std::uint32_t rank = 0; rank < nodes.size(); ++rank) {
+      const std::uint64_t room = checkpoint_after_a_loss(plan, layout, nodes, rank);
+      for (std::uint32_t lost = 0; lost < nodes.size(); ++lost) {
+        if (lost == rank) continue;
+        std::vector<std::uint32_t> left = nodes;
+        left.erase(left.begin() + lost);
+        const Cut cut = shard_map(Sharding::mirrored, left).cuts[rank - (lost < rank ? 1 : 0)];
+        INFO(fmt::format("nodes {}, rank {}, {} is lost", fmt::join(nodes, " "), rank, lost));
+        CHECK(room >= 3 * elements(pieces(layout, cut)));
+      }
+    }
+  CHECK(checkpoint_after_a_loss(plan, layout, std::vector<std::uint32_t>(2), 0) == 0);  // one worker makes none
+}
+
 TEST_CASE("what a loss needs beyond what the world has is made, and the next world takes it", "[loss_reserve]") {
   for (const SharedBuffers::Make& make : {SharedBuffers::Make{}, SharedBuffers::Make{SharedBuffer::make}}) {
     ReservingRank rank{make};

@@ -1,10 +1,17 @@
 // In-memory checkpoints: what a lost worker takes with it of sharded state comes from the memory of the others, and the bits are those of a run that nothing happened to.
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 #include "lib/job/declare/memory_report.hpp"
 #include "lib/job/declare/memory_table.hpp"
+#include "lib/job/save/memory_checkpoints.hpp"
 #include "tests/support/property.hpp"
+#include "tests/unit/job_parts.hpp"
 #include "tests/unit/placed_world.hpp"
 
 namespace elrun::test {
@@ -115,6 +122,115 @@ TEST_CASE("a second worker that dies while the others get the in-memory checkpoi
       CHECK(said(world, "all go back to the in-memory checkpoint"));
       CHECK_FALSE(said(world, "from nothing"));
     }
+}
+
+TEST_CASE("after a loss slots run before moments and the in-memory checkpoint of the new world have come", "[job][in_memory]") {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool computes = false, moments_come = false, is_on_its_way = false, came_too_early = false;
+  ToyOptions options = in_memory(1, 1);
+  options.in_slot = [&](Job& job, std::uint64_t, Slot&) {
+    const std::lock_guard lock{mutex};
+    if (JobAccess::world_size(job) == 3) computes = true, changed.notify_all();
+  };
+  const auto hold_back = [&](bool& what) {
+    std::unique_lock lock{mutex};
+    what = true;
+    came_too_early |= !changed.wait_for(lock, 60s, [&] { return computes; });
+  };
+  ElasticWorld world{4,
+                     {{Fate::Kind::dies, 1, late_exchange(1), false}},
+                     toy(options),
+                     {0, 1, 2, 3},
+                     {},
+                     {},
+                     false,
+                     before_slots,
+                     [&](bool) { hold_back(moments_come); },
+                     [&](std::uint32_t size) {
+                       if (size == 3) hold_back(is_on_its_way);
+                     }};
+  auto& results = world.wait();
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (!world.was_killed(i)) ended_alike(results[i]);
+  CHECK(said(world, "all go back to the in-memory checkpoint"));
+  CHECK(moments_come);
+  CHECK(is_on_its_way);
+  CHECK_FALSE(came_too_early);
+}
+
+TEST_CASE("a program that is left in the first step after a return to an in-memory checkpoint keeps its parts of that",
+          "[job][in_memory]") {
+  std::size_t ran_again = 0;
+  for (std::uint64_t second = 0; second < 20; ++second) {
+    INFO("the generation ends at exchange " << second);
+    ToyOptions options = in_memory(1, 1);
+    options.throws = true;
+    std::atomic<int> waits{0};
+    options.in_slot = [&](Job& job, std::uint64_t, Slot& slot) {  // the generation ends meanwhile
+      if (JobAccess::world_size(job) != 3 || waits++ >= 3) return;
+      for (int i = 0; i < 200 && !slot.revoked(); ++i) std::this_thread::sleep_for(1ms);
+    };
+    ElasticWorld world{4, {{Fate::Kind::dies, 1, late_exchange(1), false}, {Fate::Kind::breaks, 0, second}}, toy(options), {0, 1, 2, 3}};
+    auto& results = world.wait();
+    for (std::size_t i = 0; i < results.size(); ++i)
+      if (!world.was_killed(i)) ended_alike(results[i]);
+    CHECK(said(world, "all go back to the in-memory checkpoint"));
+    CHECK_FALSE(said(world, "from nothing"));
+    ran_again += said(world, "an exception came out of a slot") ? 1 : 0;
+  }
+  CHECK(ran_again > 0);
+}
+
+TEST_CASE("the first in-memory checkpoint of a world is waited for where a loss would cost more than the steps between two",
+          "[job][in_memory]") {
+  MemoryCheckpoints checkpoints;
+  checkpoints.configure(4);
+  CHECK_FALSE(checkpoints.may_come_beside(9, std::nullopt, true));
+  for (const std::uint64_t older : {1u, 4u, 5u, 9u})
+    for (const bool overlap : {true, false})
+      CHECK(checkpoints.may_come_beside(9, CompleteCheckpoint{.step = older, .taken_in = {}, .held = {}}, overlap) == (older >= 5));
+}
+
+TEST_CASE("an in-memory checkpoint lies where one before it lay, also after a loss", "[job][in_memory]") {
+  constexpr std::uint32_t size = 2;
+  const Layout layout = lay_out(two_units());
+  struct Seen {
+    std::uint64_t asked = 0, bytes = 0;
+    std::vector<std::uint64_t> memory;
+  };
+  std::array<Seen, size> seen;
+  in_world(size, [&](JobWorld& world, std::uint32_t rank) {
+    Seen& mine = seen[rank];
+    SharedBuffers buffers = private_memory();
+    ModelState state{layout, zero(1), Optimizer::adamw, buffers};
+    const ShardMap shards = one_node(Sharding::sharded, size);
+    state.plan_world(shards, rank, Space::gradients);
+    state.allocate(shards.cuts[rank]);
+    MemoryCheckpoints checkpoints;
+    checkpoints.configure(1);
+    std::uint64_t room = 0;
+    const auto take = [&](std::uint64_t step) {
+      checkpoints.take(world, state, shards, Nodes(size), {.step = step, .room = [&] { return ++mine.asked, room; }});
+      mine.memory.push_back(checkpoints.memory_bytes());
+    };
+    take(1);
+    mine.bytes = checkpoints.bytes();
+    room = mine.bytes / sizeof(float) * 3 / 2;  // as after the loss of one of three
+    take(2);
+    checkpoints.all_have_theirs();
+    take(3);
+    checkpoints.keep(CompleteCheckpoint{.step = 2, .taken_in = world.membership().generation, .held = {}});  // the generation ended
+    checkpoints.begin_generation();
+    take(2);
+    checkpoints.keep(std::nullopt);
+    take(2);
+  });
+  for (const Seen& mine : seen) {
+    CHECK(mine.asked == 2);
+    const std::uint64_t one = mine.bytes, both = one + one * 3 / 2;
+    CHECK(mine.memory == std::vector<std::uint64_t>{one, both, both, both, one * 3 / 2});
+  }
 }
 
 TEST_CASE("a save makes an in-memory checkpoint first, so that a loss after it goes back to no storage and not behind it",

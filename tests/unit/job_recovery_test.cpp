@@ -2,6 +2,10 @@
 
 #include "lib/job/recover/generation_recovery.hpp"
 
+#include <array>
+
+#include <fmt/ranges.h>
+
 #include "lib/job/evaluate/evaluation.hpp"
 #include "tests/unit/job_parts.hpp"
 
@@ -214,6 +218,39 @@ TEST_CASE("a newcomer joins a job that runs where a member is in its loop, or co
   CHECK(runs(first) == 2);
   first.has_state = false;
   CHECK(runs(first) == 0);  // a checkpoint is loaded: its place is nobody's any more
+}
+
+TEST_CASE("exchanges beside come one after the other, and what follows waits for all of them", "[world]") {
+  for (const bool fails : {false, true}) {
+    std::array<std::vector<std::string>, 2> seen;
+    in_world(2, [&](JobWorld& world, std::uint32_t rank) {
+      std::vector<std::string>& mine = seen[rank];
+      std::array<std::uint32_t, 2> sent{rank, rank + 10}, got{};
+      const std::uint32_t other = 1 - rank;
+      for (std::size_t i = 0; i < sent.size(); ++i) {
+        std::vector<SendList> sends(2);
+        sends[other].push_back(std::as_bytes(std::span{&sent[i], 1}));
+        world.exchange_beside(
+            std::move(sends), std::vector<ReceiveList>(2), Call::state,
+            [&mine, &got, i] { mine.push_back(fmt::format("{} came", got[i])); },
+            [&, i](std::vector<ReceiveList>& receives) {
+              mine.push_back(fmt::format("{} begins", i));
+              receives[other].push_back(std::as_writable_bytes(std::span{&got[i], 1}));
+              if (fails && i == 0) world.end({Code::peer_lost, Remedy::rejoin, "lost"});
+            });
+      }
+      mine.push_back(world.exchange(std::vector<SendList>(2), std::vector<ReceiveList>(2)).ok() ? "done" : "failed");
+      (void)world.finish_beside();
+    });
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      INFO(fmt::format("{}", fmt::join(seen[rank], ", ")));
+      if (fails) CHECK(seen[rank].back() == "failed");
+      else
+        CHECK(seen[rank] == std::vector<std::string>{"0 begins", fmt::format("{} came", 1 - rank), "1 begins",
+                                                     fmt::format("{} came", 11 - rank), "done"});
+      if (fails) CHECK(std::ranges::find(seen[rank], "1 begins") == seen[rank].end());
+    }
+  }
 }
 
 }  // namespace elrun::test

@@ -579,4 +579,16 @@ TEST_CASE("members that applied the newest step with other values than those tha
   CHECK_FALSE(check_same_update(statuses, 5).ok());
 }
 
+TEST_CASE("who has all parameters of the step of an in-memory checkpoint keeps them", "[settle][in_memory]") {
+  const CompleteCheckpoint from{.step = 6, .taken_in = {3, {{1, 1}}}, .held = {}};
+  std::vector<MemberStatus> statuses(5, at_step(6, {3, 0}));
+  for (MemberStatus& s : statuses) s.whole_parameters = true;
+  statuses[1].knowledge.applied = 7;
+  statuses[2].has_state = false;  // a mixture, or nothing
+  statuses[3].whole_parameters = false;
+  CHECK(have_parameters_of(from, statuses, Sums::alike) == std::vector{true, false, false, false, true});
+  // As many steps with other sums are another state.
+  CHECK(have_parameters_of(from, statuses, Sums::of_generation) == std::vector<bool>(5));
+}
+
 }  // namespace elrun::test

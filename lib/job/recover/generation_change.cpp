@@ -24,6 +24,7 @@ void GenerationChange::rejoin() {
   job_.parameters_hash.give_up();
   job_.world.give_up_beside();
   job_.loss_reserve.stop_making();
+  if (job_.memory_checkpoints.lacks_moments() && !ELRUN_PLANTED(moments_count_before_they_came)) job_.held.spoil();
   stop_if_ranks_differ(job_.world);
   job_.rounds.begin_anew(job_.declared.unit_count());  // nothing of the old world is under way any more; what failed there comes out here
   if (!job_.host.session.place().elastic) leave(job_.world, why);
@@ -199,6 +200,7 @@ void GenerationChange::tell_of_copies() {
 void GenerationChange::go_on_together() {
   while (job_.recovery.somebody_evaluates(job_.world, false, job_.decided.applied())) {
     begin_transfer_beside();
+    restore_moments_beside();
     if (!pass_.run(0, nullptr).decided && job_.world.over()) revoked(job_.world);
   }
   if (const StateTransfer& from = job_.recovery.transfer(); from.complete) {
@@ -208,6 +210,7 @@ void GenerationChange::go_on_together() {
     renew_frozen();
     if (from.newcomers[job_.world.rank()]) take_host_state(host_state);
   }
+  restore_moments_beside();
   job_.held.complete();
   job_.recovery.finish();
   job_.times.ready(job_.host.clock.now(), job_.world.exchanged());
@@ -246,9 +249,12 @@ void GenerationChange::go_on_from_memory(const std::string& lost) {
   job_.held.begin_anew(true);
   job_.decided.begin_anew(job_.world.membership());
   if (job_.plan().reduce == Reduce::fast) job_.decided.memory() = {};
-  if (job_.state.cut() != job_.shards.mine()) job_.state.allocate_anew(job_.shards.mine());
+  if (job_.state.cut() != job_.shards.mine()) job_.state.allocate_anew(job_.shards.mine(), ModelState::Contents::unspecified);
   job_.state.zero_padding();
-  job_.take_host_state(job_.memory_checkpoints.restore(job_.world, job_.state, job_.shards.map, from));
+  // Slots read parameters alone, and a member votes when it has its moments.
+  const auto moments = setup_.ranks_compute_apart(job_.shards.map) ? MemoryCheckpoints::Moments::later : MemoryCheckpoints::Moments::now;
+  job_.take_host_state(job_.memory_checkpoints.restore(job_.world, job_.state, job_.shards.map, from,
+                                                       have_parameters_of(from, job_.recovery.statuses(), sums()), moments));
   job_.held.load();
   job_.decided.doubt_next_update();
   job_.initial_values.forget();
@@ -256,6 +262,11 @@ void GenerationChange::go_on_from_memory(const std::string& lost) {
   if (!from.held[job_.world.rank()]) job_.saves.hear_unsaved_for(known.unsaved_for);
   job_.saves.went_on_from_memory(from.step, job_.recovery.settled().known_step, lost);
   open_saves(JobSaves::Then::saves);
+}
+
+void GenerationChange::restore_moments_beside() {
+  if (const auto& from = job_.recovery.settled().in_memory)
+    job_.memory_checkpoints.restore_moments_beside(job_.world, job_.state, job_.shards.map, *from);
 }
 
 /// From a checkpoint, or from nothing. `lost`: why members with a state go back, if there are any.
@@ -266,7 +277,7 @@ void GenerationChange::load_or_begin(const std::string& lost) {
   job_.decided.begin_anew(job_.world.membership());
   // Sums of another world give other weights, and what the program passes to apply() may follow from those.
   if (job_.plan().reduce == Reduce::fast) job_.decided.memory() = {};
-  if (job_.state.cut() != job_.shards.mine()) job_.state.allocate_anew(job_.shards.mine());
+  if (job_.state.cut() != job_.shards.mine()) job_.state.allocate_anew(job_.shards.mine(), ModelState::Contents::zeros);
   if (!job_.saves.has_directory()) {
     if (generation.number > 1 && job_.world.leads())
       job_.host.log.warning(fmt::format("generation {} begins the job again from nothing, for no checkpoint directory is configured{}",

@@ -46,6 +46,7 @@ class GenerationChange {
   [[nodiscard]] TransferFacts transfer_facts(const ShardMap& shards) const;
   void take_position_of_giver();
   void go_on_from_memory(const std::string& lost);
+  void restore_moments_beside();
   void load_or_begin(const std::string& lost);
   void open_saves(JobSaves::Then then);
   void go_on_together();

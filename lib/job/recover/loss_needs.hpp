@@ -23,4 +23,8 @@ struct LossNeeds {
 [[nodiscard]] LossNeeds needs_after_a_loss(const Plan& plan, const Layout& layout, std::span<const std::uint32_t> nodes,
                                            std::uint32_t rank);
 
+/// The elements of this rank's part of an in-memory checkpoint in the worlds without one worker, the most of them. 0: none is made there.
+[[nodiscard]] std::uint64_t checkpoint_after_a_loss(const Plan& plan, const Layout& layout, std::span<const std::uint32_t> nodes,
+                                                    std::uint32_t rank);
+
 }  // namespace elrun::inline v0

@@ -11,8 +11,9 @@ void ParameterComparison::begin(bool with_votes) {
   job_.parameters_hash.begin(job_.memory(), job_.recovery.were_compared()
                                                 ? job_.state.replicated_sample(job_.world.membership().generation.number)
                                                 : job_.state.replicated_parameters());
-  if (with_votes && job_.recovery.transfer().complete && job_.recovery.settled().newest_step > 0)
-    return job_.initial_values.leave_to_votes();
+  const Settled& settled = job_.recovery.settled();
+  const bool are_of_members = (job_.recovery.transfer().complete && settled.newest_step > 0) || settled.goes_to_memory;
+  if (with_votes && are_of_members) return job_.initial_values.leave_to_votes();
   compare_now();
 }
 

@@ -16,7 +16,7 @@ class ParameterComparison {
   explicit ParameterComparison(JobParts& job) : job_{job} {}
 
   /// A rank that made its parameters, or got them, may have other ones: then all compare all of them. Where all members go on with their own, a sample is enough. Before
-  /// the job's first step, or without a member's state, they compare at once, and what programs wrote, too. Else there is nothing that a program may still write: the hash is
+  /// the job's first step, or without a state of members or an in-memory checkpoint, they compare at once, and what programs wrote, too. Else there is nothing that a program may still write: the hash is
   /// made while the slots of the next step compute, and goes with the votes for it (`with_votes`: there is such a step, and nothing keeps the state before it).
   void begin(bool with_votes);
   /// In a step: what follows from an evaluation is printed before the votes are heard. False: the world is over.

@@ -193,6 +193,15 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
   return out;
 }
 
+std::vector<bool> have_parameters_of(const CompleteCheckpoint& checkpoint, std::span<const MemberStatus> statuses, Sums sums) {
+  std::vector<bool> out;
+  for (const MemberStatus& s : statuses) {
+    const bool is_there = s.knowledge.applied == checkpoint.step || ELRUN_PLANTED(parameters_of_another_step_stay);
+    out.push_back(sums == Sums::alike && s.has_state && s.whole_parameters && is_there);
+  }
+  return out;
+}
+
 std::optional<std::string> going_back_line(std::span<const MemberStatus> statuses, const Settled& settled) {
   if (settled.known_step == settled.newest_step || settled.newer_checkpoint > 0) return std::nullopt;
   std::vector<std::string> who;

@@ -74,6 +74,9 @@ struct Settled {
 /// Where `saved` is newer than all that members have (`is_newer`), in `statuses` no member has a state then. Where it is newer than an in-memory checkpoint, that one does not count.
 [[nodiscard]] Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums, const SavedCheckpoint& saved = {});
 
+/// By rank: its parameters are those of the checkpoint, bit for bit. `statuses`: as they are once all have done what was settled.
+[[nodiscard]] std::vector<bool> have_parameters_of(const CompleteCheckpoint& checkpoint, std::span<const MemberStatus> statuses, Sums sums);
+
 /// Why all load a checkpoint although members have a state, in a sentence. Nothing: it is not so.
 [[nodiscard]] std::optional<std::string> newer_checkpoint_line(const Settled& settled);
 /// Where the members go on with their own state although others decided more steps, in a sentence: how many are repeated. Nothing: nobody knows of such steps.

@@ -39,9 +39,9 @@ ModelState::ModelState(Layout layout, const Placement& placement, Optimizer opti
 
 // ---- memory and cut
 
-void ModelState::allocate(Cut cut) { begin_shard(cut, Moments::zeros); }
+void ModelState::allocate(Cut cut) { allocate(cut, Contents::zeros); }
 
-void ModelState::begin_shard(Cut cut, Moments moments) {
+void ModelState::allocate(Cut cut, Contents moments) {
   cut_ = cut;
   parameters_->begin_shard(cut);
   const std::uint64_t count = elements(pieces(layout_, cut));
@@ -49,13 +49,13 @@ void ModelState::begin_shard(Cut cut, Moments moments) {
   for (std::size_t m = 0; m < moments_of(optimizer_).size(); ++m) moments_.push_back(new_moment(count, moments));
 }
 
-Arena<float> ModelState::new_moment(std::uint64_t count, Moments moments) {
+Arena<float> ModelState::new_moment(std::uint64_t count, Contents contents) {
   auto fits = take_fitting(reserved_, count, std::numeric_limits<std::uint64_t>::max());
   if (!fits) {
     reserved_.clear();  // before more is taken
     return Arena<float>{count, *memory_};
   }
-  if (moments == Moments::zeros) memory_->fill_with_zeros(std::as_writable_bytes(fits->span()));
+  if (contents == Contents::zeros) memory_->fill_with_zeros(std::as_writable_bytes(fits->span()));
   return std::move(*fits);
 }
 
@@ -69,14 +69,14 @@ void ModelState::reserve_moments(bool reserve) {
   if (!reserve) reserved_.clear();
 }
 
-void ModelState::allocate_anew(Cut cut) {
-  allocate(cut);
+void ModelState::allocate_anew(Cut cut, Contents moments) {
+  allocate(cut, moments);
   parameters_->keep_only(cut_);
 }
 
 void ModelState::begin_recut(Cut to) {
   old_ = Old{cut_, std::move(moments_), {}};
-  begin_shard(to, Moments::unspecified);
+  allocate(to, Contents::unspecified);
 }
 
 void ModelState::finish_recut() {

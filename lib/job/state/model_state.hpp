@@ -69,8 +69,9 @@ class ModelState {
 
   /// Moments of that shard, all zeros, and memory for its parameters. What was held of another shard of the parameters stays.
   void allocate(Cut cut);
-  /// The same where the old contents do not matter: parameters outside of the shard lose their memory.
-  void allocate_anew(Cut cut);
+  /// The same where the old contents do not matter: parameters outside of the shard lose their memory. `unspecified`: moments may be anything, for all of them come at once.
+  enum class Contents : std::uint8_t { zeros, unspecified };
+  void allocate_anew(Cut cut, Contents moments);
   /// Memory for parameters is there before others send them: a page that is touched first costs more than to copy into it. Moments always have theirs.
   void make_resident() { parameters_->make_resident(); }
   /// The shard that this rank holds.
@@ -176,9 +177,8 @@ class ModelState {
   /// What `giver`, which is one of `givers`, gives of what is frozen.
   [[nodiscard]] std::vector<std::span<float>> part_of_frozen(std::span<const std::uint32_t> givers, std::uint32_t giver) const;
   [[nodiscard]] std::vector<Fragment> fragments(const std::vector<Piece>& shard, bool with_frozen_moments);
-  enum class Moments : bool { unspecified, zeros };  // as `begin_shard` leaves them
-  void begin_shard(Cut cut, Moments moments);
-  [[nodiscard]] Arena<float> new_moment(std::uint64_t count, Moments moments);
+  void allocate(Cut cut, Contents moments);
+  [[nodiscard]] Arena<float> new_moment(std::uint64_t count, Contents contents);
   void give_back(std::vector<Arena<float>>&& moments);
 
   Memory* memory_ = &host_memory();

@@ -61,18 +61,25 @@
                                                                                       "a newcomer gets its place before its workers are started, and the others wait for them")
 
 // Of the step commit, which only workers with real Jobs have.
-#define ELRUN_SIM_JOB_BUGS(bug)                                                                                                 \
-  bug(own_vote_decides, "a step counts as decided once a member has voted for it, not when it has heard all votes")             \
-      bug(settle_forgets_who_voted, "of a step that is decided, who voted for it and had not applied it does not apply it")     \
-          bug(voted_step_counts_unapplied, "a member that voted counts a decided step as applied, and does not apply it")       \
-              bug(applies_with_its_last_decision, "a member that voted applies a decided step with the norm of the one before") \
-                  bug(state_from_one_behind, "the state is shared by a member that lacks the last decided step")                \
-                      bug(host_state_stays, "host state is not put back when a step is done again")                             \
-                          bug(samples_by_generation, "samples are drawn by the number of the generation instead of the step's") \
-                              bug(parameters_half_gathered, "parameters count as gathered although the exchange failed") bug(   \
-                                  old_checkpoint_goes_early,                                                                    \
-                                  "an in-memory checkpoint is given up before all members have their parts of the next one")    \
-                                  bug(state_counts_before_it_came, "a newcomer counts state as its own that is still on its way to it")
+#define ELRUN_SIM_JOB_BUGS(bug)                                                                                                          \
+  bug(own_vote_decides, "a step counts as decided once a member has voted for it, not when it has heard all votes")                      \
+      bug(settle_forgets_who_voted, "of a step that is decided, who voted for it and had not applied it does not apply it")              \
+          bug(voted_step_counts_unapplied, "a member that voted counts a decided step as applied, and does not apply it")                \
+              bug(applies_with_its_last_decision, "a member that voted applies a decided step with the norm of the one before")          \
+                  bug(state_from_one_behind, "the state is shared by a member that lacks the last decided step")                         \
+                      bug(host_state_stays, "host state is not put back when a step is done again") bug(                                 \
+                          samples_by_generation, "samples are drawn by the number of the generation instead of the step's")              \
+                          bug(parameters_half_gathered, "parameters count as gathered although the exchange failed") bug(                \
+                              old_checkpoint_goes_early,                                                                                 \
+                              "an in-memory checkpoint is given up before all members have their parts of the next one")                 \
+                              bug(checkpoint_counts_before_it_came,                                                                      \
+                                  "a member counts an in-memory checkpoint as held whose parts are still on their way to it")            \
+                                  bug(moments_count_before_they_came,                                                                    \
+                                      "a member counts moments of an in-memory checkpoint as its own that are still on their way to it") \
+                                      bug(parameters_of_another_step_stay,                                                               \
+                                          "who goes back to an in-memory checkpoint of an older step keeps its parameters")              \
+                                          bug(state_counts_before_it_came,                                                               \
+                                              "a newcomer counts state as its own that is still on its way to it")
 
 // Of the same, and found where nodes are cut from each other: one comes back with a state that the others have not.
 #define ELRUN_SIM_JOB_CUT_BUGS(bug)                                                                                  \

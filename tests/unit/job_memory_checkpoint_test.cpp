@@ -129,6 +129,8 @@ TEST_CASE("after a loss slots run before moments and the in-memory checkpoint of
   std::condition_variable changed;
   bool computes = false, moments_come = false, is_on_its_way = false, came_too_early = false;
   ToyOptions options = in_memory(1, 1);
+  options.plan.overlap = GENERATE(false, true);
+  CAPTURE(options.plan.overlap);
   options.in_slot = [&](Job& job, std::uint64_t, Slot&) {
     const std::lock_guard lock{mutex};
     if (JobAccess::world_size(job) == 3) computes = true, changed.notify_all();

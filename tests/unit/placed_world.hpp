@@ -87,6 +87,8 @@ inline void any_history(Rng& rng, Copies copies, std::uint64_t in_memory_every =
                           << plan.memory_per_rank << " leaves " << static_cast<int>(plan.leaves));
   const std::uint64_t state_rate = rng.chance(0.5) ? beside_slots : before_slots;
   INFO((state_rate > 0 ? "state beside slots" : "state before slots"));
+  plan.overlap = rng.chance(0.5);
+  INFO((plan.overlap ? "with overlap" : "without overlap"));
   ElasticWorld world{members, fates, toy({.plan = plan, .checkpoint = checkpoint}), nodes, {}, {}, false, state_rate};
   auto& results = world.wait();
   std::size_t done = 0;

@@ -39,8 +39,12 @@ void Simulation::prepare_jobs() {
   std::get<DecidedOnce>(checkers_.all).plan = profile_.job.plan;
   std::get<NothingLost>(checkers_.all).plan = profile_.job.plan;
   if (profile_.job.checkpoint.directory.empty()) std::get<CheckpointsHold>(checkers_.all).every = profile_.job.checkpoint.in_memory_every;
-  std::get<OneLossIsFree>(checkers_.all).has_copies = profile_.nodes > 1 && profile_.job.plan.placement.optimizer != Sharding::sharded &&
-                                                      profile_.faults.empty() && profile_.cuts.empty() && profile_.job.faults.empty();
+  // With hybrid, one node alone has one copy: there its worker that is lost takes a part with it.
+  const Sharding cut = profile_.job.plan.placement.optimizer;
+  const bool has_copies =
+      profile_.nodes > 1 && cut != Sharding::sharded && (cut != Sharding::sharded_in_node || profile_.round.nodes_min > 1);
+  std::get<OneLossIsFree>(checkers_.all).has_copies =
+      has_copies && profile_.faults.empty() && profile_.cuts.empty() && profile_.job.faults.empty();
   std::get<SavesHold>(checkers_.all).is_calm = profile_.faults.empty() && profile_.cuts.empty() && profile_.job.faults.empty() &&
                                                profile_.job.crashes_at.empty() && profile_.job.writer_crashes_at.empty() &&
                                                profile_.slow_messages == 0 && !profile_.worker_faults;

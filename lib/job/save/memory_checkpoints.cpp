@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 
 #include "lib/base/assert.hpp"
 #include "lib/base/planted.hpp"
@@ -133,8 +134,20 @@ Handover parameters_to_move(const ModelState& state, const CompleteCheckpoint& f
   return plan;
 }
 
-/// What is much larger than needed is given back: it is from a much smaller world.
-bool fits(const Arena<float>& arena, std::uint64_t count) { return arena.capacity() >= count && arena.capacity() / 2 <= count; }
+/// What is much larger than needed is given back: it is from a much smaller world. After the loss of one worker a part is twice as large at most, and a granule of each unit.
+bool fits(const Arena<float>& arena, std::uint64_t count) { return arena.capacity() >= count && arena.capacity() / 3 <= count; }
+
+/// Of `size` elements; with room for more where the machine has it.
+Arena<float> with_room(std::uint64_t room, std::uint64_t size) {
+  try {
+    Arena<float> out{room};
+    out.resize(size);
+    return out;
+  } catch (const std::bad_alloc&) {
+    if (room == size) throw;
+  }
+  return Arena<float>{size};
+}
 
 }  // namespace
 
@@ -216,8 +229,7 @@ void MemoryCheckpoints::take(JobWorld& world, const ModelState& state, const Sha
                       each](std::vector<ReceiveList>& receives) {
     if (room > 0) {
       *unneeded = {};  // before more is taken
-      next.elements = Arena<float>{room};
-      next.elements.resize(size);
+      next.elements = with_room(room, size);
     }
     const ShardArrays mine{next.elements.span(), part};
     for (std::uint32_t other = 0; other < plan.gets.size(); ++other)

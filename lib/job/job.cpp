@@ -70,10 +70,13 @@ bool Job::Impl::declares_the_same(const JobParts& before) const {
          std::ranges::equal(parts.declared.agreements(), before.declared.agreements(), {}, &Agreement::text, &Agreement::text);
 }
 
-/// The state of the run before is lost, or not all of it is there. Its parts of in-memory checkpoints may be the only ones, and who holds such a part has what is frozen.
+/// The state of the run before is lost, or not all of it is there. Its parts of in-memory checkpoints may be the only ones, and who holds such a part has what is frozen. What counts is also in which
+/// generations it had a place since, and what it knows to be on storage.
 void Job::Impl::keep_memory_checkpoints(JobParts& before) {
   parts.memory_checkpoints.continue_from(before.memory_checkpoints);
   if (parts.memory_checkpoints.held().empty()) return;
+  parts.recovery.continue_from(before.recovery);
+  parts.saves.continue_from(before.saves);
   for (std::uint32_t u = 0; u < parts.state.layout().units.size(); ++u)
     parts.memory().copy(std::as_bytes(before.state.frozen(u)), std::as_writable_bytes(parts.state.frozen(u)));
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "lib/job/declare/memory_report.hpp"
@@ -182,6 +183,66 @@ TEST_CASE("a program that is left in the first step after a return to an in-memo
     ran_again += said(world, "an exception came out of a slot") ? 1 : 0;
   }
   CHECK(ran_again > 0);
+}
+
+TEST_CASE("where all programs are left while moments travel, a checkpoint on storage that is older than the one in memory is not asked for",
+          "[job][in_memory]") {
+  const bool storage_goes = GENERATE(false, true);
+  CAPTURE(storage_goes);
+  std::mutex mutex;
+  std::condition_variable changed;
+  int compute = 0;
+  const TemporaryDirectory root;
+  ToyOptions options = in_memory(1, 1);
+  options.checkpoint.directory = root.path(), options.checkpoint.every = 4, options.checkpoint.final_wait = 0s;
+  options.throws = true;
+  options.in_slot = [&](Job& job, std::uint64_t, Slot& slot) {
+    if (JobAccess::world_size(job) != 3) return;
+    {
+      const std::lock_guard lock{mutex};
+      if (compute++ >= 3) return;
+      changed.notify_all();
+    }
+    while (!slot.revoked()) std::this_thread::sleep_for(1ms);
+  };
+  Fate moments_are_lost{Fate::Kind::breaks, 0, 9};
+  moments_are_lost.storage_goes = storage_goes;
+  ElasticWorld world{
+      4, {{Fate::Kind::dies, 1, 40, false}, moments_are_lost}, toy(options), {0, 1, 2, 3}, {}, {}, false, before_slots, [&](bool) {
+        std::unique_lock lock{mutex};
+        changed.wait_for(lock, 60s, [&] { return compute >= 3; });
+      }};
+  auto& results = world.wait();
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (!world.was_killed(i)) ended_alike(results[i]);
+  CHECK(std::ranges::count_if(world.lines(), [](const std::string& l) { return l.find("an exception came out of a slot") != l.npos; }) ==
+        3);
+  for (const Restoration& told : world.restorations())
+    CHECK((told.checkpoint.empty() || (told.checkpoint == in_memory_checkpoint && told.step == 5)));
+}
+
+TEST_CASE("a newcomer that is another job ends alone, also where nobody has more than parts of an in-memory checkpoint",
+          "[job][in_memory]") {
+  for (std::uint64_t second = 0; second < 20; ++second) {
+    INFO("the world grows at exchange " << second);
+    std::mutex mutex;
+    std::set<const Member*> born;
+    const auto program = [&](Job& job, Member& me) {
+      const bool is_new = [&] {
+        const std::lock_guard lock{mutex};
+        return born.insert(&me).second && JobAccess::host(job).session.place().restart_count > 0;
+      }();
+      toy(in_memory(1, is_new ? 2 : 1))(job, me);
+    };
+    ElasticWorld world{4, {{Fate::Kind::dies, 1, late_exchange(1), false}, {Fate::Kind::grows, 0, second}}, program, {0, 1, 2, 3}};
+    auto& results = world.wait();
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (world.was_killed(i)) continue;
+      if (i < 4) ended_alike(results[i]);
+      else if (results[i].failure) CHECK(results[i].failure->code == Code::mismatch);
+    }
+    CHECK_FALSE(said(world, "from nothing"));
+  }
 }
 
 TEST_CASE("the first in-memory checkpoint of a world is waited for where a loss would cost more than the steps between two",

@@ -220,6 +220,13 @@ TEST_CASE("a newcomer joins a job that runs where a member is in its loop, or co
   CHECK(runs(first) == 0);  // a checkpoint is loaded: its place is nobody's any more
 }
 
+TEST_CASE("the state of newcomers may take as long as it does at 100 MB/s, one after the other", "[recovery]") {
+  StateTransfer transfer{.held = {Cut{}, std::nullopt, std::nullopt, Cut{}}};
+  CHECK(time_for(transfer, 84'000'000'000) == 1680s);
+  transfer.held = {Cut{}, Cut{}};  // cut anew
+  CHECK(time_for(transfer, 84'000'000'000) == 840s);
+}
+
 TEST_CASE("exchanges beside come one after the other, and what follows waits for all of them", "[world]") {
   for (const bool fails : {false, true}) {
     std::array<std::vector<std::string>, 2> seen;

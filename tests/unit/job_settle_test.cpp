@@ -71,13 +71,6 @@ TEST_CASE("the first member whose program was in its loop prints", "[settle]") {
   CHECK(settled(statuses).printer == 0);
 }
 
-TEST_CASE("the state of newcomers may take as long as it does at 100 MB/s, one after the other", "[settle]") {
-  StateTransfer transfer{.held = {Cut{}, std::nullopt, std::nullopt, Cut{}}};
-  CHECK(time_for(transfer, 84'000'000'000) == 1680s);
-  transfer.held = {Cut{}, Cut{}};  // cut anew
-  CHECK(time_for(transfer, 84'000'000'000) == 840s);
-}
-
 TEST_CASE("a member's status comes out as it went in", "[settle]") {
   for (int bit = 0; bit < 6; ++bit) {
     MemberStatus in = member(4, 4, 5);
@@ -243,6 +236,11 @@ TEST_CASE("members that missed no number may have missed saves where another coo
   CHECK(may_have_missed_saves(std::vector{elsewhere(away), newcomer()}));  // there is a gap in the numbers
   CHECK_FALSE(may_have_missed_saves(std::vector{moved, moved}));
   CHECK_FALSE(changed({elsewhere(without_gap(newcomer()))}));
+  MemberStatus holder = without_gap(newcomer());  // of parts of an in-memory checkpoint: it counts as who has a state
+  holder.checkpoints.push_back({6, {3, first_lineage}, {2, 0}});
+  CHECK(changed({elsewhere(holder), newcomer()}));
+  CHECK_FALSE(changed({elsewhere(holder), here}));
+  CHECK_FALSE(changed({moved, holder}));
 }
 
 TEST_CASE("a checkpoint that others saved while all members with a state had no place in the world is newer than that state", "[settle]") {
@@ -467,6 +465,14 @@ TEST_CASE("members without a whole state go on from the newest in-memory checkpo
     const Settled loads = settle_all({holding(spare_since(3, 8), {a}), holding(spare_since(3, 8), {b})}, {9, {4, first_lineage}});
     CHECK(loads.newer_checkpoint == 9);
     CHECK_FALSE(loads.in_memory);
+  }
+  SECTION("one on storage that is newer than the states of members, and not than it, is not gone on from") {
+    for (const MemberStatus& one : {spare_since(3, 2), newcomer()})
+      for (const std::uint64_t step : {4u, 6u, 7u}) {
+        const Settled all = settle_all({holding(one, {a}), holding(one, {b}), newcomer()}, {step, {4, first_lineage}, true});
+        CHECK(all.goes_to_memory == (step <= 6));
+        CHECK(all.newer_checkpoint == (step <= 6 ? 0 : step));
+      }
   }
   SECTION("whether a newer one was saved is asked where members hold parts of it, and what is on storage is gone on from") {
     const auto beyond = [](const std::vector<MemberStatus>& statuses) { return may_be_saved_beyond(forty(), statuses, Sums::alike); };

@@ -112,8 +112,11 @@ SavedCheckpoint GenerationChange::saved_by_others() {
   const bool has_gap = beyond || may_have_missed_saves(statuses);
   const bool looks = has_gap || may_have_missed_saves_of_another_coordinator(statuses);
   if (!looks || (!beyond && ELRUN_PLANTED(spares_look_for_no_checkpoint))) return {};
+  std::vector<MemberStatus> after = statuses;
+  const Settled at_best = elrun::settle(job_.state.layout(), after, sums(), {.is_newest = true});
+  const std::uint64_t in_memory = at_best.goes_to_memory ? at_best.in_memory->step : 0;
   const auto is_newer_than_ours = [&](const NewestCheckpoint& one) {
-    return is_newer({one.id.step, one.saved_in}, statuses, sums()) || (beyond && one.id.step > *beyond);
+    return one.id.step > in_memory && (beyond || is_newer({one.id.step, one.saved_in}, statuses, sums()));
   };
   const auto looked =
       has_gap ? job_.saves.newest(saver(), is_newer_than_ours) : job_.saves.newest_soon(saver(), is_newer_than_ours, job_.held.has_state());
@@ -130,7 +133,8 @@ void GenerationChange::settle() {
   const Instant begun = job_.host.clock.now();
   expect(job_.world, job_.world.join());
   job_.times.connected(begun, job_.host.clock.now());
-  same_job_everywhere(job_.world, agreements(), job_.held.has_state(), [&](const std::string& what) {
+  const bool has_trained = job_.held.has_state() || !job_.memory_checkpoints.held().empty();
+  same_job_everywhere(job_.world, agreements(), has_trained, [&](const std::string& what) {
     job_.host.log.warning(fmt::format("a newcomer is another job and ends, this job goes on without it: {}", what));
   });
   expect(job_.world, job_.array_meeting.meet(job_.world));

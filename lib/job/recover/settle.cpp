@@ -124,8 +124,9 @@ bool may_have_missed_saves(std::span<const MemberStatus> statuses) {
 }
 
 bool may_have_missed_saves_of_another_coordinator(std::span<const MemberStatus> statuses) {
-  return std::ranges::any_of(statuses, [](const MemberStatus& s) { return s.has_state && s.missed_none; }) &&
-         std::ranges::none_of(statuses, [](const MemberStatus& s) { return s.has_state && s.missed_none && !s.coordinator_changed; });
+  const auto knows = [](const MemberStatus& s) { return (s.has_state || !s.checkpoints.empty()) && s.missed_none; };
+  return std::ranges::any_of(statuses, knows) &&
+         std::ranges::none_of(statuses, [&](const MemberStatus& s) { return knows(s) && !s.coordinator_changed; });
 }
 
 bool is_newer(const SavedCheckpoint& saved, std::span<const MemberStatus> statuses, Sums sums) {
@@ -166,8 +167,7 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
 
   Settled out = settled_at(statuses, sums, states.front());
   Keep keep = complete_with(layout, statuses, out);
-  auto in_memory =
-      goes_to_newer ? std::vector<MemoryCheckpoint>{} : whole_in_memory(layout, statuses, std::max(saved, saved_checkpoint.step));
+  auto in_memory = whole_in_memory(layout, statuses, std::max(saved, saved_checkpoint.step));
   if (!saved_checkpoint.is_newest) std::erase_if(in_memory, [](const MemoryCheckpoint& one) { return !one.missed_none; });
   const std::uint64_t least = in_memory.empty() ? saved : in_memory.front().parts.step;
   for (auto older = states.begin() + 1; keep == Keep::none && older != states.end() && older->steps >= least; ++older) {
@@ -177,7 +177,7 @@ Settled settle(const Layout& layout, std::span<MemberStatus> statuses, Sums sums
     if (keep != Keep::none) out = std::move(at);
   }
   out.known_step = known_step;
-  if (goes_to_newer) out.newer_checkpoint = saved_checkpoint.step;
+  if (goes_to_newer && in_memory.empty()) out.newer_checkpoint = saved_checkpoint.step;
   out.goes_to_memory = keep == Keep::none && !in_memory.empty();
   if (!in_memory.empty()) {
     const auto everywhere = std::ranges::find_if(in_memory, &MemoryCheckpoint::is_everywhere);

@@ -24,8 +24,8 @@ struct SavedCheckpoint {
 /// Whether others may have trained, and saved, without any of the members that have a state, as the numbers of their generations tell. So it is where the world is made of spares that were members
 /// long ago.
 [[nodiscard]] bool may_have_missed_saves(std::span<const MemberStatus> statuses);
-/// The same where no number is missing, and another coordinator began this generation than the one of each of those states: the one before may have gone on without them, and all of its members have
-/// ended since. As a rule it has not: it was lost, or handed over.
+/// The same where no number is missing, and another coordinator began this generation than the one of each of those states, and of each part of an in-memory checkpoint: the one before may have gone on
+/// without them, and all of its members have ended since. As a rule it has not: it was lost, or handed over.
 [[nodiscard]] bool may_have_missed_saves_of_another_coordinator(std::span<const MemberStatus> statuses);
 /// Whether `saved` has more steps than the state of any member, and is of a later generation than those states: of an earlier one, it was passed over.
 [[nodiscard]] bool is_newer(const SavedCheckpoint& saved, std::span<const MemberStatus> statuses, Sums sums);
@@ -51,7 +51,7 @@ struct Settled {
   std::optional<Decision> decision;
   /// The first member that was there before, so that whoever prints knows what was printed last; else the first.
   std::uint32_t printer = 0;
-  /// Steps of a checkpoint that is newer than all that members have. It was saved by others since. All load it; no member's state counts. 0: there is none.
+  /// Steps of a checkpoint that is newer than all that members have, in-memory checkpoints included. It was saved by others since. All load it; no member's state counts. 0: there is none.
   std::uint64_t newer_checkpoint = 0;
   /// The newest in-memory checkpoint that is whole, and may be gone on from. Where nobody goes on from it, one that all holders of any have is preferred, and all others are given up.
   std::optional<CompleteCheckpoint> in_memory;

@@ -1,5 +1,9 @@
 // What all ranks have to have alike before they train: the job, and the initial values.
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "lib/job/declare/device_class.hpp"
 #include "lib/job/declare/same_job.hpp"
 #include "lib/job/revoked.hpp"
@@ -61,6 +65,28 @@ TEST_CASE("a newcomer that differs from those with state ends alone, and one of 
   CHECK_THAT(said[0],
              Catch::Contains("rank 0 has another model than rank 1") && Catch::Contains("rank 1: a: 3") && Catch::Contains("rank 0: a: 4"));
   CHECK(told == std::vector<std::string>{"", said[0], "", ""});
+}
+
+TEST_CASE("a newcomer that differs ends after it was told, for its end ends the generation", "[agreement]") {
+  std::atomic<bool> has_ended{false}, ended_before{false};
+  const auto said = said_by_rank(
+      2,
+      [&](JobWorld& world, std::uint32_t rank) {
+        try {
+          same_job_everywhere(world, {{"model", rank == 1 ? "a: 4" : "a: 3"}}, rank == 0, [&](const std::string&) {
+            // Long enough for a newcomer that waits for nobody.
+            for (int i = 0; i < 100 && !has_ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+            ended_before = has_ended.load();
+          });
+        } catch (const Revoked&) {
+        } catch (const Error&) {
+          has_ended = true;
+          throw;
+        }
+      },
+      true);
+  CHECK_FALSE(ended_before);
+  CHECK_FALSE(said[1].empty());
 }
 
 TEST_CASE("initial values are compared where ranks hold or wrote them", "[initial_values]") {

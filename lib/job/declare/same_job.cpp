@@ -53,9 +53,12 @@ void same_job_everywhere(JobWorld& world, const std::vector<Agreement>& mine, bo
   };
   const std::string what = fmt::format("rank {} has another {} than rank {}: {}\n{}", r, mine[i].name, first, mine[i].remedy,
                                        difference(fmt::format("rank {}", first), text(first), fmt::format("rank {}", r), text(r)));
-  if (holder == said.end() || holders_differ || differs(said[world.rank()])) throw Error{Failure{Code::mismatch, Remedy::fix_config, what}};
+  const auto fail = [&] { throw Error{Failure{Code::mismatch, Remedy::fix_config, what}}; };
+  if (holder == said.end() || holders_differ) fail();
   // A newcomer is wrong, and not who has trained. It ends by itself, and its node stays out.
   if (tell && world.rank() == first) tell(what);
+  (void)world.all_gather({});  // the end of a newcomer ends the generation, and who is to tell might not have come to it
+  if (differs(said[world.rank()])) fail();
   world.end({.code = Code::peer_lost, .remedy = Remedy::rejoin, .what = what, .generation = world.membership().generation});
   revoked(world);
 }

@@ -16,7 +16,7 @@ namespace elrun::inline v0 {
 /// lines that differ from those of the first rank with state; the others end the generation and throw Revoked, for the next one comes without it. Where nobody has it, or two that have it differ,
 /// all throw that Error alike. Where the generation ends meanwhile, as `expect` (revoked.hpp).
 ///
-/// `tell`: called by the first rank with state where a newcomer differs, with the same text. The newcomer's own output is on another machine, and of the job's log its exit code alone would be there.
+/// `tell`: called by the first rank with state where a newcomer differs, with the same text, before that one ends. The newcomer's own output is on another machine, and of the job's log its exit code alone would be there.
 void same_job_everywhere(JobWorld& world, const std::vector<Agreement>& mine, bool has_state,
                          const std::function<void(const std::string&)>& tell = {});
 

@@ -172,8 +172,9 @@ void JobWorld::exchange_beside(std::vector<SendList> sends, std::vector<ReceiveL
 }
 
 Result<void> JobWorld::finish_beside() {
+  if (beside_ == nullptr) return {};  // nothing is written then: the communication thread and the job's come here beside each other
   const auto ended = std::exchange(beside_, nullptr);
-  return ended == nullptr ? Result<void>{} : finish(*ended);
+  return finish(*ended);
 }
 
 Result<void> JobWorld::finish(Beside& beside) {

@@ -4,8 +4,8 @@
 ///
 /// An agent listens at a port until its end, and never takes a connection there. While it lives, the system lets a few connections wait. When it has
 /// ended, the system refuses them and resets those that wait. So the answer is the host's own, and takes a round trip. A host that is gone and a firewall
-/// that drops give none. Each question of an agent that lives leaves a connection in its queue, and a full queue drops what comes: then there is an answer
-/// only where the process has ended before the question. A firewall that rejects answers like the host. So an answer is no proof, and costs a node that
+/// that drops give none. Each question to an agent that lives leaves a connection in its listen backlog. A full one drops what comes, and then there is an
+/// answer only where the process has ended before the question. A firewall that rejects answers like the host. So an answer is no proof, and costs a node that
 /// lives no more than its grace: it comes back as a newcomer.
 
 #include <cstddef>
